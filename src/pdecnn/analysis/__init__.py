@@ -1,0 +1,1 @@
+"""Costs, latency and the tables of the papers: functions that return dataclasses."""

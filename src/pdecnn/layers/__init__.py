@@ -1,0 +1,1 @@
+"""Layers: modules that own parameters and call `kernels`; they have no numerics of their own."""

@@ -1,0 +1,1 @@
+"""The model zoo, registered in timm: one family per file."""

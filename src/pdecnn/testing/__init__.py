@@ -1,0 +1,1 @@
+"""Law-checkers for solvers and layers, ours and yours."""
