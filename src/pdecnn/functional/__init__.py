@@ -1,4 +1,4 @@
-"""The mathematics in plain torch: every function here is the definition that its fast twin in `kernels` is tested by."""
+"""The mathematics in plain torch. Each function is the definition that its fast twin in `kernels` is tested by."""
 
 from pdecnn.functional.advection_diffusion import advection_diffusion as advection_diffusion
 from pdecnn.functional.advection_diffusion import advection_diffusion_1d as advection_diffusion_1d

@@ -111,9 +111,7 @@ def advection_diffusion_3d(
     boundary: str | Boundary = "periodic",
 ) -> Tensor:
     """The same scheme for volumes `(N, C, D, H, W)`; `w` and `D_z` act along the third dimension from the end."""
-    return solve(
-        h, (u, v, w), (D_x, D_y, D_z), f, h_prev=h_prev, K=K, dt=dt, spacings=(dx, dy, dz), boundary=boundary
-    )
+    return solve(h, (u, v, w), (D_x, D_y, D_z), f, h_prev=h_prev, K=K, dt=dt, spacings=(dx, dy, dz), boundary=boundary)
 
 
 def solve(
