@@ -1,0 +1,162 @@
+"""Wall-clock comparison: every candidate is timed in turn, round after round, so that drift hits all of them alike.
+
+A ratio of two means taken one after the other on a shared machine says more about the neighbours than about the code.
+Here one round times each candidate once, the order is reversed from round to round, and `speedup` takes its ratios
+within a round.
+"""
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one candidate, one sample per round."""
+
+    name: str
+    samples: tuple[float, ...]
+
+    @property
+    def p20(self) -> float:
+        """The 20th percentile."""
+        return percentile(self.samples, 0.2)
+
+    @property
+    def median(self) -> float:
+        """The median."""
+        return percentile(self.samples, 0.5)
+
+    @property
+    def p80(self) -> float:
+        """The 80th percentile."""
+        return percentile(self.samples, 0.8)
+
+    def speedup(self, other: "Timing") -> "Timing":
+        """How many times faster `self` is than `other`, per round (so the rounds must be shared)."""
+        if len(self.samples) != len(other.samples):
+            raise ValueError(
+                f"Timing.speedup: {self.name!r} has {len(self.samples)} rounds and {other.name!r} "
+                f"{len(other.samples)}. Measure both in one call of `measure`."
+            )
+        ratios = tuple(b / a for a, b in zip(self.samples, other.samples, strict=True))
+        return Timing(f"{other.name}/{self.name}", ratios)
+
+    def to_dict(self) -> dict[str, float | int]:
+        """The three percentiles and the number of rounds, for a results file."""
+        return {"p20": self.p20, "median": self.median, "p80": self.p80, "rounds": len(self.samples)}
+
+
+def measure(
+    candidates: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 20,
+    warmup: int = 3,
+    min_seconds: float = 2e-3,
+    max_seconds: float | None = None,
+) -> dict[str, Timing]:
+    """Times the candidates in interleaved rounds.
+
+    Args:
+        candidates: Functions of no argument, by name.
+        rounds: Number of samples of each candidate.
+        warmup: Calls of each candidate before the first sample.
+        min_seconds: A sample repeats the call until it lasts about this long, so that the clock's grain does not show.
+        max_seconds: Stop after this time in all, but not before 3 rounds.
+
+    Example:
+        >>> a = torch.ones(64, 64)
+        >>> timings = measure({"one": lambda: a @ a, "ten": lambda: [a @ a for _ in range(10)]}, rounds=5)
+        >>> timings["one"].median < timings["ten"].median
+        True
+    """
+    if not candidates:
+        raise ValueError("measure: expected at least one candidate, got none.")
+    if rounds < 1 or warmup < 0:
+        raise ValueError(f"measure: expected rounds >= 1 and warmup >= 0, got rounds={rounds}, warmup={warmup}.")
+    calls = {}
+    for name, function in candidates.items():
+        for _ in range(warmup):
+            function()
+        calls[name] = max(1, round(min_seconds / max(_time(function, 1), 1e-9)))
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    start = time.perf_counter()
+    for i in range(rounds):
+        names = list(candidates)[:: 1 if i % 2 == 0 else -1]
+        for name in names:
+            samples[name].append(_time(candidates[name], calls[name]))
+        if max_seconds is not None and i >= 2 and time.perf_counter() - start > max_seconds:
+            break
+    return {name: Timing(name, tuple(s)) for name, s in samples.items()}
+
+
+def percentile(samples: Sequence[float], q: float) -> float:
+    """The q-quantile, linearly interpolated between order statistics.
+
+    Example:
+        >>> percentile([4.0, 1.0, 2.0], 0.5), percentile([0.0, 1.0], 0.2)
+        (2.0, 0.2)
+    """
+    ordered = sorted(samples)
+    position = q * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Runs the block on `n` threads of torch and restores the number afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def environment() -> dict[str, str | int]:
+    """What a benchmark result must carry: CPU, cores, versions, commit (with `+` when the tree has changes)."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 1,
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "timm": version("timm"),
+        "pdecnn": version("pdecnn"),
+        "commit": _commit(),
+    }
+
+
+def _time(function: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    root = Path(__file__).parent
+    command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
