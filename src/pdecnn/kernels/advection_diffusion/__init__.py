@@ -1,5 +1,61 @@
-"""K steps of advection-diffusion, fused."""
+"""K steps of advection-diffusion, fused: `pdecnn.functional.advection_diffusion` at the speed of one pass over memory."""
 
-from pdecnn.functional.advection_diffusion import advection_diffusion as advection_diffusion
-from pdecnn.functional.advection_diffusion import advection_diffusion_1d as advection_diffusion_1d
+import torch
+from torch import Tensor
+
+from pdecnn.functional.advection_diffusion import Coefficient, check_arguments
 from pdecnn.functional.advection_diffusion import advection_diffusion_3d as advection_diffusion_3d
+from pdecnn.functional.boundary import Boundary
+from pdecnn.kernels.advection_diffusion import op as _op  # registers the operator
+
+_solve = torch.ops.pdecnn.advection_diffusion.default
+
+
+def advection_diffusion(
+    h: Tensor,
+    u: Coefficient,
+    v: Coefficient,
+    D_x: Coefficient,
+    D_y: Coefficient,
+    f: Tensor | None = None,
+    *,
+    h_prev: Tensor | None = None,
+    K: int = 5,
+    dt: float = 0.2,
+    dx: float = 1.0,
+    dy: float = 1.0,
+    boundary: str | Boundary = "periodic",
+) -> Tensor:
+    """Solves `K` steps of the advection-diffusion equation and returns `h^K`.
+
+    The same function as `pdecnn.functional.advection_diffusion`, which describes it, by the fastest kernel of the device:
+    states stay in cache for all K steps, and the backward pass saves the inputs alone, whatever K is.
+
+    Example:
+        >>> h = torch.rand(8, 16, 32, 32, requires_grad=True)
+        >>> advection_diffusion(h, u=0.5, v=0.0, D_x=1.0, D_y=1.0, f=h, K=5).sum().backward()
+    """
+    where = check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
+    u, v, D_x, D_y = (c if isinstance(c, Tensor) else h.new_full((), c) for c in (u, v, D_x, D_y))
+    return _solve(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, where.value)
+
+
+def advection_diffusion_1d(
+    h: Tensor,
+    u: Coefficient,
+    D_x: Coefficient,
+    f: Tensor | None = None,
+    *,
+    h_prev: Tensor | None = None,
+    K: int = 5,
+    dt: float = 0.2,
+    dx: float = 1.0,
+    boundary: str | Boundary = "periodic",
+) -> Tensor:
+    """`pdecnn.functional.advection_diffusion_1d` by the two-dimensional kernel: a signal is an image of one row."""
+    where = check_arguments(h, (u,), (D_x,), f, h_prev, K, dt, (dx,), boundary)
+    image = [q.unsqueeze(2) if isinstance(q, Tensor) and q.ndim == 3 else q for q in (h, u, D_x, f, h_prev)]
+    u_, D_ = (c if isinstance(c, Tensor) else h.new_full((), c) for c in image[1:3])
+    zero = h.new_zeros(())
+    # no flow and no diffusion along y: the single row has no neighbours
+    return _solve(image[0], image[4], u_, zero, D_, zero, image[3], K, dt, dx, 1.0, where.value).squeeze(2)

@@ -1,9 +1,23 @@
 // The parts of the library that belong to no kernel.
-#if defined(_WIN32)
-#define PDECNN_EXPORT extern "C" __declspec(dllexport)
-#else
-#define PDECNN_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
+#define PDECNN_ISA baseline
+#include "pdecnn.h"
+
+extern "C" ParallelFor pdecnn_parallel_for = nullptr;
 
 // Bumped whenever the signature of an exported function changes; Python refuses a library of another number.
-PDECNN_EXPORT int pdecnn_abi_version() { return 1; }
+PDECNN_EXPORT int32_t pdecnn_abi_version() { return 1; }
+
+PDECNN_EXPORT void pdecnn_set_parallel_for(ParallelFor f) { pdecnn_parallel_for = f; }
+
+// Whether this processor runs the instruction set of the given name.
+PDECNN_EXPORT int32_t pdecnn_cpu_runs(const char* isa) {
+  if (std::strcmp(isa, "baseline") == 0) return 1;
+#if (defined(__x86_64__) || defined(_M_X64)) && defined(__GNUC__)
+  __builtin_cpu_init();
+  if (std::strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (std::strcmp(isa, "avx512") == 0)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+#endif
+  return 0;
+}

@@ -1,0 +1,189 @@
+// Rows of several planes side by side, as the kernels hold them in cache.
+//
+// A group of planes is worked on together, in one of two layouts:
+//   planar        `segments` planes one after another in a row, lanes = 1      (NCHW)
+//   interleaved   one segment whose pixels hold `lanes` channels side by side  (channels_last)
+// Either way a row is   [pad] (halo | W pixels | halo) (halo | W pixels | halo) ... [pad]   with every pixel `lanes`
+// numbers wide: the neighbour in x is at distance `lanes`, and no loop needs code for the edges.
+#pragma once
+
+#include "pdecnn.h"
+
+namespace PDECNN_NS {
+
+// A tensor (N, C, H, W) in memory: strides in elements, 0 where it is broadcast. No data: the tensor is absent.
+struct Map {
+  void* data;
+  int64_t sn, sc, sy, sx;
+};
+
+constexpr int64_t kMaxSegments = 64;
+
+struct RowLayout {
+  int64_t W, segments, lanes;
+  int64_t segment;  // numbers from one segment to the next
+  int64_t front;    // numbers before the first segment
+  int64_t length;   // numbers that the row loops run over
+  int64_t stride;   // numbers from one row to the next
+
+  RowLayout(int64_t W, int64_t segments, int64_t lanes, size_t size) : W(W), segments(segments), lanes(lanes) {
+    segment = (W + 2) * lanes;
+    front = round_up(lanes, 16);
+    length = round_up(segments * segment, 16);
+    stride = front + length + front;
+    // Rows at a multiple of a power of two would all fall into the same few sets of the cache.
+    if ((stride * int64_t(size)) % 512 == 0) stride += 16;
+  }
+
+  // The first pixel of a segment, from the start of a row's segments.
+  int64_t pixel0(int64_t s) const { return s * segment + lanes; }
+};
+
+// The planes of one group: plane s is (n[s], c[s]); interleaved lanes are channels c[0], c[0] + 1, ...
+struct Group {
+  int64_t n[kMaxSegments], c[kMaxSegments];
+};
+
+// How the N*C planes of a problem are cut into groups. It depends on the shapes alone, never on the threads.
+struct Grouping {
+  int64_t C, segments, lanes, blocks, count, planes;
+  bool interleaved;
+
+  Grouping(int64_t N, int64_t C, int64_t W, bool interleaved, int64_t target) : C(C), interleaved(interleaved) {
+    planes = N * C;
+    int64_t wanted = max<int64_t>(1, target / (W + 2));
+    if (interleaved) {
+      blocks = max<int64_t>(1, C / max<int64_t>(16, wanted));
+      lanes = (C + blocks - 1) / blocks;
+      blocks = (C + lanes - 1) / lanes;
+      segments = 1;
+      count = N * blocks;
+    } else {
+      segments = min(min(wanted, kMaxSegments), max<int64_t>(planes, 1));
+      lanes = 1;
+      blocks = 1;
+      count = (planes + segments - 1) / segments;
+    }
+  }
+
+  // Fills in group i and returns its layout: the last group of a kind may be narrower.
+  RowLayout group(int64_t i, int64_t W, size_t size, Group& g) const {
+    if (interleaved) {
+      g.n[0] = i / blocks;
+      g.c[0] = i % blocks * lanes;
+      return RowLayout(W, 1, min(lanes, C - g.c[0]), size);
+    }
+    int64_t first = i * segments, many = min(segments, planes - first);
+    for (int64_t s = 0; s < many; ++s) {
+      g.n[s] = (first + s) / C;
+      g.c[s] = (first + s) % C;
+    }
+    return RowLayout(W, many, 1, size);
+  }
+};
+
+template <class T, class A>
+PDECNN_INLINE void read_run(A* PDECNN_RESTRICT to, const T* PDECNN_RESTRICT from, int64_t n) {
+  PDECNN_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
+}
+template <class T, class A>
+PDECNN_INLINE void write_run(T* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t n) {
+  PDECNN_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i]);
+}
+
+// Row y of the map's planes into the segments of `row`; halos are left as they are.
+template <class T, class A>
+void load_row(A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
+  const int64_t W = l.W, lanes = l.lanes;
+  for (int64_t s = 0; s < l.segments; ++s) {
+    const T* p = static_cast<const T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
+    A* q = row + l.pixel0(s);
+    if (lanes == 1) {
+      if (m.sx == 1) {
+        if (W == 8) read_run(q, p, 8);
+        else if (W == 16) read_run(q, p, 16);
+        else if (W == 32) read_run(q, p, 32);
+        else read_run(q, p, W);
+      } else if (m.sx == 0) {
+        const A value = widen(*p);
+        for (int64_t x = 0; x < W; ++x) q[x] = value;
+      } else {
+        for (int64_t x = 0; x < W; ++x) q[x] = widen(p[x * m.sx]);
+      }
+    } else if (m.sc == 1 && m.sx == lanes) {
+      read_run(q, p, W * lanes);
+    } else if (m.sc == 1) {
+      for (int64_t x = 0; x < W; ++x) read_run(q + x * lanes, p + x * m.sx, lanes);
+    } else {
+      for (int64_t x = 0; x < W; ++x)
+        for (int64_t c = 0; c < lanes; ++c) q[x * lanes + c] = widen(p[x * m.sx + c * m.sc]);
+    }
+  }
+}
+
+template <class T, class A>
+void store_row(const A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
+  const int64_t W = l.W, lanes = l.lanes;
+  for (int64_t s = 0; s < l.segments; ++s) {
+    T* p = static_cast<T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
+    const A* q = row + l.pixel0(s);
+    if (lanes == 1) {
+      if (m.sx == 1) {
+        if (W == 8) write_run(p, q, 8);
+        else if (W == 16) write_run(p, q, 16);
+        else if (W == 32) write_run(p, q, 32);
+        else write_run(p, q, W);
+      } else {
+        for (int64_t x = 0; x < W; ++x) narrow(q[x], p[x * m.sx]);
+      }
+    } else if (m.sc == 1 && m.sx == lanes) {
+      write_run(p, q, W * lanes);
+    } else {
+      for (int64_t x = 0; x < W; ++x)
+        for (int64_t c = 0; c < lanes; ++c) narrow(q[x * lanes + c], p[x * m.sx + c * m.sc]);
+    }
+  }
+}
+
+// Halos take the opposite border.
+template <class A>
+PDECNN_INLINE void wrap_halos(A* row, const RowLayout& l) {
+  const int64_t lanes = l.lanes, last = (l.W - 1) * lanes;
+  for (int64_t s = 0; s < l.segments; ++s) {
+    A* q = row + l.pixel0(s);
+    if (lanes == 1) {
+      q[-1] = q[last];
+      q[l.W] = q[0];
+    } else {
+      for (int64_t c = 0; c < lanes; ++c) {
+        q[c - lanes] = q[last + c];
+        q[l.W * lanes + c] = q[c];
+      }
+    }
+  }
+}
+
+// Halos take the near border times `parity`.
+template <class A>
+PDECNN_INLINE void mirror_halos(A* row, const RowLayout& l, A parity) {
+  const int64_t lanes = l.lanes, last = (l.W - 1) * lanes;
+  for (int64_t s = 0; s < l.segments; ++s) {
+    A* q = row + l.pixel0(s);
+    for (int64_t c = 0; c < lanes; ++c) {
+      q[c - lanes] = parity * q[c];
+      q[l.W * lanes + c] = parity * q[last + c];
+    }
+  }
+}
+
+template <class A>
+PDECNN_INLINE void zero_halos(A* row, const RowLayout& l) {
+  for (int64_t s = 0; s < l.segments; ++s) {
+    A* q = row + l.pixel0(s);
+    for (int64_t c = 0; c < l.lanes; ++c) q[c - l.lanes] = q[l.W * l.lanes + c] = A(0);
+  }
+}
+
+}  // namespace PDECNN_NS

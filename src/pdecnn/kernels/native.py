@@ -1,0 +1,140 @@
+"""The shared library of native kernels: finding it, choosing the instruction set, and saying why it is not there.
+
+Two environment variables force a choice; asking for what is not there is an error.
+
+- `PDECNN_KERNELS=native|reference`: use the native kernels, or none of them.
+- `PDECNN_ISA=baseline|avx2|avx512`: the instruction set of the native kernels.
+
+`PDECNN_LIBRARY` names another build of the library (the tests use it for a build with sanitizers).
+"""
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ABI_VERSION = 1
+ISAS = ("avx512", "avx2", "baseline")  # best first
+LIBRARY_NAMES = ("libpdecnn_native.so", "libpdecnn_native.dylib", "pdecnn_native.dll")
+STATUS = {1: "out of memory", 2: "torch's thread pool failed", 3: "bad argument"}
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded library and the instruction set that is used of it."""
+
+    path: Path
+    isa: str
+    threads: str
+    handle: ctypes.CDLL
+
+    def function(self, name: str) -> "NativeFunction":
+        """The exported function `name` for the chosen instruction set. It takes the address of its packed arguments."""
+        function = getattr(self.handle, f"{name}_{self.isa}")
+        function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
+        return NativeFunction(name, function)
+
+
+@dataclass(frozen=True)
+class NativeFunction:
+    """A native function of packed arguments that raises if it fails."""
+
+    name: str
+    address: Any
+
+    def __call__(self, packed: bytes) -> None:
+        status = self.address(packed)
+        if status:
+            raise RuntimeError(f"{self.name}: {STATUS.get(status, f'status {status}')}.")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why there is no library."""
+
+    reason: str
+
+
+def _choice(variable: str, allowed: tuple[str, ...]) -> str | None:
+    value = os.environ.get(variable) or None
+    if value is not None and value not in allowed:
+        raise ValueError(f"{variable} must be one of {', '.join(allowed)} or unset, got {value!r}.")
+    return value
+
+
+def _candidates() -> list[Path]:
+    if path := os.environ.get("PDECNN_LIBRARY"):
+        return [Path(path)]
+    folders = [Path(__file__).parent]
+    try:  # an editable install keeps the library in site-packages
+        folders.append(Path(str(distribution("pdecnn").locate_file("pdecnn/kernels"))))
+    except PackageNotFoundError:
+        pass
+    return [folder / name for folder in folders for name in LIBRARY_NAMES]
+
+
+@cache
+def load() -> Library | Missing:
+    """Loads the library once; says why not if it cannot."""
+    wanted = _choice("PDECNN_KERNELS", ("native", "reference"))
+    if wanted == "reference":
+        return Missing("PDECNN_KERNELS=reference")
+    result = _load()
+    if isinstance(result, Missing) and wanted == "native":
+        raise RuntimeError(
+            f"kernels: 'native' was requested but did not load: {result.reason} "
+            "Reinstall pdecnn where a C++ compiler is present, or unset PDECNN_KERNELS to use the reference."
+        )
+    return result
+
+
+def _load() -> Library | Missing:
+    isa_wanted = _choice("PDECNN_ISA", ISAS)
+    candidates = _candidates()
+    path = next((p for p in candidates if p.is_file()), None)
+    if path is None:
+        looked = " or ".join(sorted({str(p.parent) for p in candidates}))
+        return Missing(f"no library in {looked}: pdecnn was installed without a C++ compiler.")
+    try:
+        handle = ctypes.CDLL(str(path))
+        handle.pdecnn_abi_version.restype = ctypes.c_int32
+        version = handle.pdecnn_abi_version()
+    except (OSError, AttributeError) as error:
+        return Missing(f"{error}.")
+    if version != ABI_VERSION:
+        return Missing(f"{path} has ABI version {version}, this pdecnn needs {ABI_VERSION}: reinstall pdecnn.")
+    isa = _pick_isa(handle, isa_wanted)
+    return Library(path, isa, _share_threads(handle), handle)
+
+
+def _pick_isa(handle: ctypes.CDLL, wanted: str | None) -> str:
+    def usable(isa: str) -> bool:
+        built = hasattr(handle, f"pdecnn_advection_diffusion_forward_{isa}")
+        return built and bool(handle.pdecnn_cpu_runs(isa.encode()))
+
+    if wanted is not None:
+        if not usable(wanted):
+            have = ", ".join(isa for isa in ISAS if usable(isa))
+            raise RuntimeError(f"kernels: PDECNN_ISA={wanted} was requested, but this build and CPU have only {have}.")
+        return wanted
+    return next(isa for isa in ISAS if usable(isa))
+
+
+def _share_threads(handle: ctypes.CDLL) -> str:
+    """Hands torch's thread pool to the library; without it the kernels run on one thread."""
+    for folder in (Path(torch.__file__).parent / "lib",):
+        for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
+            if (folder / name).is_file():
+                try:
+                    parallel_for = ctypes.CDLL(str(folder / name)).torch_parallel_for
+                except (OSError, AttributeError):
+                    continue
+                handle.pdecnn_set_parallel_for.argtypes = [ctypes.c_void_p]
+                handle.pdecnn_set_parallel_for(ctypes.cast(parallel_for, ctypes.c_void_p))
+                return "torch"
+    return "serial (this torch does not export torch_parallel_for)"
