@@ -3,5 +3,6 @@
 from importlib.metadata import version as _version
 
 from pdecnn import functional as functional
+from pdecnn.analysis.cost import profile as profile
 
 __version__ = _version("pdecnn")

@@ -5,6 +5,15 @@ import typer
 app = typer.Typer(name="pdecnn", help=__doc__, no_args_is_help=True, add_completion=False)
 
 
+@app.callback()
+def _group() -> None:
+    """Compact convolutional networks from partial differential equations."""
+
+
 def main() -> None:
     """Runs the command line."""
     app()
+
+
+# each of these files adds its command to `app`
+from pdecnn.cli import profile as profile  # noqa: E402
