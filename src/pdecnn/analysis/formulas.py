@@ -58,8 +58,8 @@ _MOVEMENT = _names(
 )
 _POOLING = _names("mean avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d")
 _ACTIVATIONS = _names(
-    "sigmoid tanh silu hardswish hardsigmoid gelu elu leaky_relu softplus mish prelu _softmax _log_softmax exp log sqrt "
-    "rsqrt"
+    "sigmoid tanh silu hardswish hardsigmoid gelu elu leaky_relu softplus mish prelu _softmax _log_softmax exp log "
+    "sqrt rsqrt"
 )
 _FREE = _names(
     "empty zeros ones full arange linspace eye rand randn scalar_tensor empty_like zeros_like ones_like full_like "
