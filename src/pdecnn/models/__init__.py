@@ -1,1 +1,3 @@
-"""The model zoo, registered in timm: one family per file."""
+"""The model zoo, registered in timm: one family per file. `import pdecnn` is enough to create them by name."""
+
+from pdecnn.models.cifar_resnet import CifarResNet as CifarResNet

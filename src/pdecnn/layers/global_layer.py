@@ -1,0 +1,338 @@
+r"""The Global layer: a feature map is the state of an advection-diffusion equation after K time steps [KS22].
+
+.. math::
+
+    \partial_t h + \partial_x (u h) + \partial_y (v h)
+        = \partial_x (D_x\, \partial_x h) + \partial_y (D_y\, \partial_y h) + f, \qquad h(0) = F(I)
+
+A first guess `F(I)` of the input I is transported and smoothed by coefficients that are themselves computed from it,
+and pulled back to the input by the source f. The result goes through a norm and an activation.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from pdecnn import kernels
+from pdecnn.functional.advection_diffusion import Coefficient, trajectory
+from pdecnn.functional.boundary import Boundary
+from pdecnn.layers import subgrids
+from pdecnn.layers.blocks import LayerFactory, ResidualChain
+from pdecnn.layers.coefficients import LearnedPair, NumberPair, make_pair
+from pdecnn.layers.stability import Stability, measure_stability
+
+SOURCES = ("identity", "none", "residual", "residual_each_step")
+PREVIOUS_STATES = ("init", "input")
+
+Coefficients = tuple[Coefficient, Coefficient, Coefficient, Coefficient]
+
+
+class GlobalLayer(nn.Module):
+    """K Du Fort-Frankel steps of the equation above, then norm and activation: Algorithm 1 of [KS22].
+
+    The defaults are the paper's. What the authors' code does otherwise is reached by name: `flow_sign=-1` (its axes run
+    against the index), `h_prev="input"`, `coef_bn_eps="channels"`, `coef_bias=True`.
+
+    The scheme is unstable for large velocities: `stability` measures, `velocity_bound` and `upwind` help.
+
+    Args:
+        channels: Number of channels C of the state, which the steps do not mix.
+        init: F, any module that maps the input to the first guess; the identity by default. It may change the shape;
+            the source and the state before the first are then F(I) instead of the input.
+        K: Number of time steps.
+        dt: Time step.
+        dx: Distance of neighbouring columns.
+        dy: Distance of neighbouring rows.
+        kernel_size: Side of the coefficient convolutions, odd.
+        velocity: Producer of `(u, v)`: `"depthwise"`, `"pointwise"`, `"full"` (convolutions), `"residual"`,
+            `"bottleneck"` (blocks), `"identity"`, each with norm and activation; `"dot"` (u = v, a product of two
+            depth-wise ones); `"channel"` (learned constants); a number, two numbers, or a module that gives `u = v`.
+        diffusion: Producer of `(D_x, D_y)`, given likewise.
+        source: f: `"identity"` (the input), `"none"`, `"residual"` (a separable residual block of the input),
+            `"residual_each_step"` (the same block of state + input, evaluated in each step, [KS22, Table 8]), or a
+            module applied to the input once.
+        h_prev: The state before the first: `"init"` (F(I), as in the paper) or `"input"` (I, as in the authors' code).
+        act_layer: Makes the activations of the coefficients and of the output.
+        norm_layer: Makes the norms of the coefficients and of the output.
+        residual: Whether the input is added to the output.
+        drop_path: Probability of dropping a sample's output, with `residual` only.
+        boundary: `"periodic"`, `"neumann"` or `"dirichlet"`.
+        flow_sign: 1, or -1 to negate both velocities.
+        coef_bias: Whether the coefficient convolutions have a bias; two values for velocity and diffusion apart.
+        coef_bn_eps: The eps of the coefficient norms: a number, or `"channels"` for C.
+        velocity_bound: False, or the largest `|A_x| + |A_y|` (True: 1), where `A_x = u dt / dx`: larger velocities are
+            scaled down, pixel by pixel. 1 is the bound of pure transport, 0.7 serves `D_x = D_y` too (`stability.py`).
+        upwind: Whether `|u| dx / 2` is added to D_x and `|v| dy / 2` to D_y. The neighbour that lies downstream then
+            has weight `2 B_x - |A_x| = 2 D_x dt / dx^2` and no longer a negative one: first-order upwind differences.
+            With constant velocities and `|A_x| + |A_y| + 2 (D_x dt / dx^2 + D_y dt / dy^2) <= 1` no step makes a new
+            maximum.
+        dilation: Neighbours are this many pixels away, and this many times dx and dy; for a periodic boundary.
+        device: Where the parameters live.
+        dtype: Type of the parameters.
+
+    Shape:
+        `(N, C, H, W) -> (N, C, H, W)`, or any input that `init` maps to it; x runs along W, y along H.
+
+    Example:
+        >>> layer = GlobalLayer(16, K=3)
+        >>> layer(torch.randn(2, 16, 8, 8)).shape
+        torch.Size([2, 16, 8, 8])
+        >>> sum(p.numel() for p in layer.parameters()) == 4 * 9 * 16 + 10 * 16
+        True
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        init: nn.Module | None = None,
+        K: int = 5,
+        dt: float = 0.2,
+        dx: float = 1.0,
+        dy: float = 1.0,
+        kernel_size: int = 3,
+        velocity: str | float | tuple[float, float] | nn.Module = "depthwise",
+        diffusion: str | float | tuple[float, float] | nn.Module = "depthwise",
+        source: str | nn.Module = "identity",
+        h_prev: str = "init",
+        act_layer: LayerFactory = nn.ReLU,
+        norm_layer: LayerFactory = nn.BatchNorm2d,
+        residual: bool = False,
+        drop_path: float = 0.0,
+        boundary: str | Boundary = "periodic",
+        flow_sign: int = 1,
+        coef_bias: bool | tuple[bool, bool] = False,
+        coef_bn_eps: float | str = 1e-5,
+        velocity_bound: bool | float = False,
+        upwind: bool = False,
+        dilation: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _check_one_of("h_prev", h_prev, PREVIOUS_STATES)
+        _check_one_of("flow_sign", flow_sign, (1, -1))
+        self.channels = channels
+        self.set_steps(K)
+        for name, value in (("dt", dt), ("dx", dx), ("dy", dy)):
+            _check(value > 0 and math.isfinite(value), f"{name} must be positive and finite, got {name}={value}.")
+        _check(kernel_size % 2 == 1 and kernel_size > 0, f"kernel_size must be odd, got kernel_size={kernel_size}.")
+        _check(dilation >= 1, f"dilation must be at least 1, got dilation={dilation}.")
+        self.dt, self.dx, self.dy, self.dilation = dt, dx, dy, dilation
+        self.boundary = Boundary.parse(boundary, "GlobalLayer").value
+        if dilation > 1 and self.boundary != "periodic":
+            _check(False, f"dilation={dilation} needs boundary='periodic', got boundary={self.boundary!r}.")
+        if drop_path > 0 and not residual:
+            _check(
+                False, f"drop_path={drop_path} drops the branch beside a residual; use residual=True or drop_path=0."
+            )
+        self.h_prev, self.flow_sign, self.upwind, self.residual = h_prev, flow_sign, upwind, residual
+        self.velocity_bound = float(velocity_bound)
+        _check(self.velocity_bound >= 0, f"velocity_bound must be False, True or positive, got {velocity_bound}.")
+
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        biases = coef_bias if isinstance(coef_bias, (tuple, list)) else (coef_bias, coef_bias)
+        pair_options: dict[str, Any] = {
+            "kernel_size": kernel_size,
+            "eps": _coef_eps(coef_bn_eps, channels),
+            "act_layer": act_layer,
+            "norm_layer": norm_layer,
+            **dd,
+        }
+        self.init = nn.Identity() if init is None else init
+        self.velocity = make_pair(velocity, channels, name="velocity", bias=biases[0], **pair_options)
+        self.diffusion = make_pair(diffusion, channels, name="diffusion", bias=biases[1], **pair_options)
+        self.source, self.source_each_step = _make_source(source, channels, act_layer, norm_layer, dd)
+        self.norm = norm_layer(channels, **dd)
+        self.act = act_layer()
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor, *context: Tensor) -> Tensor:
+        """The layer's output; `context` is handed to `init` after `x`."""
+        h, x = self.first_guess(x, *context)
+        h = self.solve(h, x, self.coefficients(h))
+        out: Tensor = self.act(self.norm(h))
+        return self.drop_path(out) + x if self.residual else out
+
+    def first_guess(self, x: Tensor, *context: Tensor) -> tuple[Tensor, Tensor]:
+        """`F(I)` and the input I, the latter replaced by `F(I)` where their shapes differ."""
+        h = self.init(x, *context)
+        if h.ndim != 4 or h.shape[1] != self.channels:
+            raise ValueError(
+                f"GlobalLayer: expected a first guess of shape (N, {self.channels}, H, W), got {tuple(h.shape)} "
+                f"from an input of shape {tuple(x.shape)}."
+            )
+        return h, (x.to(h.dtype) if x.shape == h.shape else h)
+
+    def coefficients(self, h: Tensor) -> Coefficients:
+        """`u, v, D_x, D_y` as the solver gets them, from the first guess `h`."""
+        u, v = self.velocity(h)
+        D_x, D_y = self.diffusion(h)
+        if self.flow_sign < 0:
+            u, v = -u, -v
+        dx, dy = self.spacings
+        if self.velocity_bound:
+            excess = (abs(u) * (self.dt / dx) + abs(v) * (self.dt / dy)) / self.velocity_bound
+            excess = excess.clamp(min=1.0) if isinstance(excess, Tensor) else max(1.0, excess)
+            u, v = u / excess, v / excess
+        if self.upwind:
+            D_x, D_y = D_x + abs(u) * (dx / 2), D_y + abs(v) * (dy / 2)
+        u, v, D_x, D_y = (c.to(h.dtype) if isinstance(c, Tensor) else c for c in (u, v, D_x, D_y))
+        return u, v, D_x, D_y
+
+    def solve(self, h: Tensor, x: Tensor, coefficients: Coefficients) -> Tensor:
+        """`h^K` from the first guess `h`, the input `x` and the coefficients."""
+        h_prev = x if self.h_prev == "input" else h
+        if not self.source_each_step:
+            f = None if self.source is None else self.source(x).to(h.dtype)
+            return self._run(h, h_prev, f, coefficients, self.K)
+        for _ in range(self.K):
+            f = cast(nn.Module, self.source)(h + x).to(h.dtype)
+            h_prev, h = h, self._run(h, h_prev, f, coefficients, 1)
+        return h
+
+    def trajectory(self, x: Tensor, *context: Tensor) -> list[Tensor]:
+        """The K+1 states `h^0 ... h^K`, before norm and activation. In training mode, norms update as in `forward`."""
+        h, x = self.first_guess(x, *context)
+        coefficients = self.coefficients(h)
+        h_prev = x if self.h_prev == "input" else h
+        if not self.source_each_step:
+            f = None if self.source is None else self.source(x).to(h.dtype)
+            return list(self._states(h, h_prev, f, coefficients, self.K))
+        states = [h]
+        for _ in range(self.K):
+            f = cast(nn.Module, self.source)(h + x).to(h.dtype)
+            _, h_next = self._states(h, h_prev, f, coefficients, 1)
+            h_prev, h = h, h_next
+            states.append(h)
+        return states
+
+    @torch.no_grad()
+    def stability(self, x: Tensor, *context: Tensor) -> Stability:
+        """The Courant number and its kin for this input, as the solver sees them."""
+        h, _ = self.first_guess(x, *context)
+        dx, dy = self.spacings
+        return measure_stability(h, *self.coefficients(h), dt=self.dt, dx=dx, dy=dy)
+
+    def set_steps(self, K: int) -> None:
+        """Changes the number of time steps; no parameter depends on it."""
+        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
+            raise ValueError(f"GlobalLayer: K (number of time steps) must be an int of at least 1, got K={K!r}.")
+        self.K = K
+
+    @property
+    def spacings(self) -> tuple[float, float]:
+        """The distances of the neighbours that the solver uses, along x and y."""
+        return self.dilation * self.dx, self.dilation * self.dy
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the whole layer after `init` is depth-wise and of the published form.
+
+        That is: depth-wise velocities, depth-wise or constant diffusivities, the identity as source, batch norms and
+        ReLU or ReLU6 throughout, neighbours one pixel away, no bound and no upwinding. One kernel can then compute all.
+        """
+        return (
+            _is_depthwise(self.velocity)
+            and (isinstance(self.diffusion, NumberPair) or _is_depthwise(self.diffusion))
+            and isinstance(self.source, nn.Identity)
+            and isinstance(self.norm, nn.BatchNorm2d)
+            and isinstance(self.act, (nn.ReLU, nn.ReLU6))
+            and not (self.velocity_bound or self.upwind or self.dilation > 1)
+        )
+
+    def extra_repr(self) -> str:
+        """The options that differ from the defaults, after channels, K and dt."""
+        shown = {
+            "dx": (self.dx, 1.0),
+            "dy": (self.dy, 1.0),
+            "h_prev": (self.h_prev, "init"),
+            "residual": (self.residual, False),
+            "boundary": (self.boundary, "periodic"),
+            "flow_sign": (self.flow_sign, 1),
+            "velocity_bound": (self.velocity_bound, 0.0),
+            "upwind": (self.upwind, False),
+            "dilation": (self.dilation, 1),
+        }
+        others = [f", {name}={value!r}" for name, (value, default) in shown.items() if value != default]
+        return f"{self.channels}, K={self.K}, dt={self.dt:g}" + "".join(others)
+
+    def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
+        H, W = h.shape[2:]
+        dx, dy = self.spacings
+        h, h_prev, f, u, v, D_x, D_y = (self._split(q) for q in (h, h_prev, f, *coefficients))
+        h = kernels.advection_diffusion(
+            h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=self.dt, dx=dx, dy=dy, boundary=self.boundary
+        )
+        return subgrids.merge(h, self.dilation, H, W) if self.dilation > 1 else h
+
+    def _states(
+        self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int
+    ) -> Iterator[Tensor]:
+        H, W = h.shape[2:]
+        h, h_prev, f, u, v, D_x, D_y = (self._split(q) for q in (h, h_prev, f, *coefficients))
+        states = trajectory(
+            h, (u, v), (D_x, D_y), f, h_prev=h_prev, K=K, dt=self.dt, spacings=self.spacings, boundary=self.boundary
+        )
+        for state in states:
+            yield subgrids.merge(state, self.dilation, H, W) if self.dilation > 1 else state
+
+    def _split(self, q: Any) -> Any:
+        is_map = isinstance(q, Tensor) and q.shape[2:].numel() > 1
+        return subgrids.split(q, self.dilation) if is_map and self.dilation > 1 else q
+
+
+def set_steps(model: nn.Module, K: int) -> int:
+    """Sets the number of time steps of every Global layer of `model`; returns how many there are."""
+    layers = [m for m in model.modules() if isinstance(m, GlobalLayer)]
+    for layer in layers:
+        layer.set_steps(K)
+    return len(layers)
+
+
+def _make_source(
+    source: str | nn.Module, channels: int, act_layer: LayerFactory, norm_layer: LayerFactory, dd: dict[str, Any]
+) -> tuple[nn.Module | None, bool]:
+    """The module f and whether it is evaluated in each step."""
+    if isinstance(source, nn.Module):
+        return source, False
+    _check_one_of("source", source, SOURCES)
+    match source:
+        case "identity":
+            return nn.Identity(), False
+        case "none":
+            return None, False
+    block = ResidualChain(channels, (3, 3), separable=True, act_layer=act_layer, norm_layer=norm_layer, **dd)
+    return block, source == "residual_each_step"
+
+
+def _coef_eps(eps: float | str, channels: int) -> float:
+    if isinstance(eps, str):
+        _check(eps == "channels", f"coef_bn_eps must be a positive number or 'channels', got {eps!r}.")
+        return float(channels)
+    _check(eps > 0, f"coef_bn_eps must be a positive number or 'channels', got {eps!r}.")
+    return eps
+
+
+def _is_depthwise(pair: nn.Module) -> bool:
+    return (
+        isinstance(pair, LearnedPair)
+        and not pair.gated
+        and all(isinstance(op, nn.Conv2d) and op.groups == op.in_channels for op in (pair.op_x, pair.op_y))
+        and all(isinstance(norm, nn.BatchNorm2d) for norm in (pair.norm_x, pair.norm_y))
+        and isinstance(pair.act, (nn.ReLU, nn.ReLU6))
+    )
+
+
+def _check_one_of(name: str, value: object, valid: tuple[object, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"GlobalLayer: {name} must be one of {', '.join(map(repr, valid))}, got {value!r}.")
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(f"GlobalLayer: {message}")
