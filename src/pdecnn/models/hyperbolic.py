@@ -1,0 +1,217 @@
+"""Hyperbolic ConvNets: ResNets whose blocks are Euler steps of a quasi-linear hyperbolic system [LSB23].
+
+Stem, four stages of [3, 4, 6, 3] quasi-linear blocks at 64, 128, 256, 512 channels, average pooling, linear classifier.
+The nonlinearity is the product inside a block; activations on the residual stream are few ("@ds": after the
+downsampling blocks and after the last block) and may be balls, which leave the orthogonal group of channel mixings as a
+symmetry of the network. `hyperbolic50_cp` is the model on which that group really acts; see `pdecnn.symmetry`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timm.layers import DropPath
+from timm.models import generate_default_cfgs, register_model
+from torch import nn
+
+from pdecnn.layers.ball import make_activation
+from pdecnn.layers.cp_block import CPBlock
+from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
+from pdecnn.models._base import ConvNet, build, cifar_cfg, drop_path_rates, imagenet_cfg
+
+BLOCKS: dict[str, type[QuasilinearBlock]] = {
+    "eq3": Equation3,
+    "eq4": Equation4,
+    "eq5": Equation5,
+    "eq6": Equation6,
+    "eq7": Equation7,
+    "cp": CPBlock,
+}
+PLACES = ("all", "ds")
+
+
+@dataclass(frozen=True)
+class HyperbolicConfig:
+    """A hyperbolic network.
+
+    Attributes:
+        equation: `"eq3"` to `"eq7"`, or `"cp"`.
+        widths: Channels of each stage.
+        depths: Blocks of each stage.
+        f: Stencils per channel (rank factor k for `"cp"`); the block's own default if None.
+        shared: Whether all channels share the stencils ("ws").
+        activation: `"none"`, `"relu"`, `"hardtanh"`, `"hardball"` or `"softball"`.
+        activation_at: `"all"` blocks, or `"ds"`: the downsampling blocks and the last block.
+        stem_kernel: Side of the stem's convolution.
+        stem_stride: Stride of the stem's convolution, followed by pooling of the same stride.
+        linear_stem: Whether the stem has average pooling and no ReLU, which frees the symmetry of the first stage.
+    """
+
+    equation: str = "eq3"
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    f: int | None = None
+    shared: bool = True
+    activation: str = "softball"
+    activation_at: str = "ds"
+    stem_kernel: int = 7
+    stem_stride: int = 2
+    linear_stem: bool = False
+
+    def __post_init__(self) -> None:
+        if self.equation not in BLOCKS:
+            raise ValueError(f"HyperbolicConfig: equation must be one of {', '.join(BLOCKS)}, got {self.equation!r}.")
+        if self.activation_at not in PLACES:
+            raise ValueError(f"HyperbolicConfig: activation_at must be 'all' or 'ds', got {self.activation_at!r}.")
+        if len(self.widths) != len(self.depths) or min(self.depths, default=0) < 1:
+            raise ValueError(
+                f"HyperbolicConfig: widths {self.widths} and depths {self.depths} must be of the same length, and "
+                "every stage needs a block."
+            )
+
+
+class HyperbolicNet(ConvNet):
+    """A hyperbolic network with timm's interface.
+
+    Args:
+        cfg: The architecture.
+        num_classes: Number of classes; 0 for none.
+        in_chans: Channels of the images.
+        drop_rate: Dropout before the classifier.
+        drop_path_rate: Rate of stochastic depth at the last block; it rises evenly from 0.
+        global_pool: timm's name of the pooling.
+        activation: Instead of the config's.
+        activation_at: Instead of the config's.
+        linear_stem: Instead of the config's.
+        zero_init_last: Whether every block starts as its skip.
+        device: Where the parameters live.
+        dtype: Type of the parameters.
+
+    Example:
+        >>> import timm
+        >>> timm.create_model("cifar_hyperbolic_eq3")(torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        cfg: HyperbolicConfig,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        global_pool: str = "avg",
+        activation: str | None = None,
+        activation_at: str | None = None,
+        linear_stem: bool | None = None,
+        zero_init_last: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_classes, in_chans, drop_rate)
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        kind = cfg.activation if activation is None else activation
+        place = cfg.activation_at if activation_at is None else activation_at
+        if place not in PLACES:
+            raise ValueError(f"HyperbolicNet: activation_at must be 'all' or 'ds', got {place!r}.")
+        self.cfg = cfg
+        self.stem = make_stem(cfg, in_chans, cfg.linear_stem if linear_stem is None else linear_stem, dd)
+        rates = iter(drop_path_rates(drop_path_rate, sum(cfg.depths)))
+        n, last = cfg.widths[0], (len(cfg.widths) - 1, cfg.depths[-1] - 1)
+        for s, (m, depth) in enumerate(zip(cfg.widths, cfg.depths, strict=True)):
+            stage = nn.Sequential()
+            for i in range(depth):
+                downsampling = s > 0 and i == 0
+                activated = place == "all" or downsampling or (s, i) == last
+                stage.append(
+                    BLOCKS[cfg.equation](
+                        n,
+                        m,
+                        f=cfg.f,
+                        stride=2 if downsampling else 1,
+                        act=make_activation(kind, m) if activated else None,
+                        drop_path=_drop_path(next(rates)),
+                        **({} if cfg.equation == "cp" else {"shared": cfg.shared}),
+                        **dd,
+                    )
+                )
+                n = m
+            self.stages.append(stage)
+            reduction = cfg.stem_stride**2 * 2**s
+            self.feature_info.append({"num_chs": m, "reduction": reduction, "module": f"stages.{s}"})
+        self.make_head(n, global_pool, dd)
+        self.init_weights(zero_init_last)
+
+    def init_weights(self, zero_init_last: bool = True) -> None:
+        """Kaiming-normal fan-out convolutions; every block equal to its skip if `zero_init_last`."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if zero_init_last:
+            for block in self.blocks():
+                block.zero_init_last()
+
+    def blocks(self) -> list[QuasilinearBlock]:
+        """All blocks, in order."""
+        return [block for stage in self.stages for block in stage]  # type: ignore[attr-defined]
+
+
+def make_stem(cfg: HyperbolicConfig, in_chans: int, linear: bool, dd: dict[str, Any]) -> nn.Sequential:
+    """Convolution, norm, ReLU and max-pooling; without ReLU and with average pooling if `linear`."""
+    k, width = cfg.stem_kernel, cfg.widths[0]
+    stem = nn.Sequential()
+    conv = nn.Conv2d(in_chans, width, k, stride=cfg.stem_stride, padding=k // 2, bias=False, **dd)
+    stem.add_module("conv", conv)
+    stem.add_module("bn", nn.BatchNorm2d(width, **dd))
+    stem.add_module("act", nn.Identity() if linear else nn.ReLU())
+    if cfg.stem_stride > 1:
+        pool = nn.AvgPool2d if linear else nn.MaxPool2d
+        stem.add_module("pool", pool(3, stride=2, padding=1))
+    return stem
+
+
+def _drop_path(rate: float) -> nn.Module | None:
+    return DropPath(rate) if rate > 0 else None
+
+
+CIFAR_EQ3 = HyperbolicConfig("eq3", (16, 32, 64), (3, 3, 3), stem_kernel=3, stem_stride=1)
+CIFAR_CP = HyperbolicConfig("cp", (16, 32, 64), (3, 3, 3), f=2, activation="hardball", stem_kernel=3, stem_stride=1)
+CP = HyperbolicConfig("cp", activation="hardball", shared=False)
+EQUATIONS: dict[str, HyperbolicConfig] = {
+    f"hyperbolic50_{equation}{suffix}": HyperbolicConfig(equation, f=f, shared=shared)
+    for equation in ("eq3", "eq4", "eq5", "eq6", "eq7")
+    for suffix, f, shared in (("", 4, True), ("_nows", 4, False), ("_x6", 6, True), ("_nows_x6", 6, False))
+}
+CONFIGS: dict[str, HyperbolicConfig] = {
+    **EQUATIONS,
+    "hyperbolic50_cp": CP,
+    "cifar_hyperbolic_eq3": CIFAR_EQ3,
+    "cifar_hyperbolic_cp": CIFAR_CP,
+}
+
+default_cfgs = generate_default_cfgs(
+    {
+        f"{name}.untrained": cifar_cfg(8) if name.startswith("cifar") else imagenet_cfg(first_conv="stem.conv")
+        for name in CONFIGS
+    }
+)
+
+
+def create_hyperbolic(variant: str, cfg: HyperbolicConfig, pretrained: bool, **kwargs: Any) -> nn.Module:
+    """A `HyperbolicNet` through timm's builder."""
+    return build(HyperbolicNet, variant, len(cfg.widths), pretrained, model_cfg=cfg, **kwargs)
+
+
+def _register(name: str, cfg: HyperbolicConfig) -> None:
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return create_hyperbolic(name, cfg, pretrained, **kwargs)
+
+    stencils = "" if cfg.f is None else f", f = {cfg.f}"
+    sharing = "shared stencils" if cfg.shared else "independent stencils"
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__doc__ = f"Hyperbolic network of {cfg.equation}{stencils}, {sharing}, {cfg.activation}@ds."
+    globals()[name] = register_model(entrypoint)
+
+
+for _name, _cfg in CONFIGS.items():
+    _register(_name, _cfg)
