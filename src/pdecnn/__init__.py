@@ -3,6 +3,9 @@
 from importlib.metadata import version as _version
 
 from pdecnn import functional as functional
+from pdecnn import kernels as kernels
+from pdecnn import layers as layers
+from pdecnn import models as models
 from pdecnn.analysis.cost import profile as profile
 
 __version__ = _version("pdecnn")
