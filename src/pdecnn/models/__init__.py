@@ -1,5 +1,10 @@
 """The model zoo, registered in timm: one family per file. `import pdecnn` is enough to create them by name."""
 
+from pdecnn.models import cifar_wrn as cifar_wrn
+from pdecnn.models.cifar_darts import CifarDarts as CifarDarts
+from pdecnn.models.cifar_densenet import CifarDenseNet as CifarDenseNet
 from pdecnn.models.cifar_resnet import CifarResNet as CifarResNet
 from pdecnn.models.hyperbolic import HyperbolicConfig as HyperbolicConfig
 from pdecnn.models.hyperbolic import HyperbolicNet as HyperbolicNet
+from pdecnn.models.mnist import MnistNet as MnistNet
+from pdecnn.models.mnist import MnistToy as MnistToy
