@@ -8,3 +8,5 @@ from pdecnn.models.hyperbolic import HyperbolicConfig as HyperbolicConfig
 from pdecnn.models.hyperbolic import HyperbolicNet as HyperbolicNet
 from pdecnn.models.mnist import MnistNet as MnistNet
 from pdecnn.models.mnist import MnistToy as MnistToy
+from pdecnn.models.mobile_global import EfficientNetGlobal as EfficientNetGlobal
+from pdecnn.models.mobile_global import MobileNetV3Global as MobileNetV3Global

@@ -24,7 +24,16 @@ MNIST_STD = (0.3081,)
 register_notrace_module(GlobalLayer)  # torch.fx keeps it whole: its checks read shapes
 
 
-class ConvNet(nn.Module):
+class HasSteps(nn.Module):
+    """What every model with Global layers can do besides what timm asks for."""
+
+    def set_steps(self, K: int) -> None:
+        """Changes the number of time steps of every Global layer; no parameter depends on it."""
+        if set_steps(self, K) == 0:
+            raise ValueError(f"set_steps: {type(self).__name__} has no Global layer here, so no steps to set.")
+
+
+class ConvNet(HasSteps):
     """A convolutional classifier with timm's interface.
 
     A subclass sets `stem`, `stages` and calls `make_head`. The stages hand on a *state*, which is a feature map here
@@ -133,11 +142,6 @@ class ConvNet(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Whether training recomputes the stages in the backward pass to save memory."""
         self.grad_checkpointing = enable
-
-    def set_steps(self, K: int) -> None:
-        """Changes the number of time steps of every Global layer; no parameter depends on it."""
-        if set_steps(self, K) == 0:
-            raise ValueError(f"set_steps: {type(self).__name__} has no Global layer here, so no steps to set.")
 
     def _run_stage(self, stage: nn.Module, state: Any) -> Any:
         if self.grad_checkpointing and torch.is_grad_enabled():

@@ -19,7 +19,6 @@ from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, drop_path_rates, mnist_cfg, resolve_layers
 from pdecnn.models._options import PUBLISHED, GlobalOptions
 
-
 TOYS = ("conv", "residual", "global")
 
 
