@@ -27,6 +27,9 @@ TILE_ELEMENTS = 1024
 SCRATCH_BYTES = 256 * 2**20
 """Upper bound of the scratch of one launch, unless a single plane needs more."""
 
+# No software pipelining: a load must not be moved before the barrier that makes its value visible.
+OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}
+
 BOUNDARY_CODE = {Boundary.PERIODIC: 0, Boundary.NEUMANN: 1, Boundary.DIRICHLET: 2}
 
 
@@ -63,7 +66,7 @@ def forward(
             states, N * C, C, H, W, K, *_scalars(dt, dx, dy),
             BOUNDARY=BOUNDARY_CODE[Boundary(boundary)], HAS_F=f is not None,
             ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,
-            num_warps=num_warps, num_stages=1,
+            num_warps=num_warps, **OPTIONS,
         )  # fmt: skip
     return out
 
@@ -113,7 +116,7 @@ def backward(
                 NEEDS_H=needs[0], NEEDS_H_PREV=needs[1],
                 U=kinds[0], V=kinds[1], D_X=kinds[2], D_Y=kinds[3], NEEDS_F=needs[6],
                 ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,
-                num_warps=num_warps, num_stages=1,
+                num_warps=num_warps, **OPTIONS,
             )  # fmt: skip
 
     for i, partial in sums.items():
