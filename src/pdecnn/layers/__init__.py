@@ -7,8 +7,10 @@ from pdecnn.layers.blocks import ResidualChain as ResidualChain
 from pdecnn.layers.cp_block import CPBlock as CPBlock
 from pdecnn.layers.cp_block import LiftedBlock as LiftedBlock
 from pdecnn.layers.cp_block import lift as lift
+from pdecnn.layers.equilibrium import Equilibrium as Equilibrium
 from pdecnn.layers.global_layer import GlobalLayer as GlobalLayer
 from pdecnn.layers.global_layer import set_steps as set_steps
+from pdecnn.layers.ode_block import ODEBlock as ODEBlock
 from pdecnn.layers.quasilinear import Equation3 as Equation3
 from pdecnn.layers.quasilinear import Equation4 as Equation4
 from pdecnn.layers.quasilinear import Equation5 as Equation5

@@ -6,7 +6,12 @@ from pdecnn.models.cifar_densenet import CifarDenseNet as CifarDenseNet
 from pdecnn.models.cifar_resnet import CifarResNet as CifarResNet
 from pdecnn.models.hyperbolic import HyperbolicConfig as HyperbolicConfig
 from pdecnn.models.hyperbolic import HyperbolicNet as HyperbolicNet
+from pdecnn.models.mdeq import CifarMDEQ as CifarMDEQ
 from pdecnn.models.mnist import MnistNet as MnistNet
 from pdecnn.models.mnist import MnistToy as MnistToy
 from pdecnn.models.mobile_global import EfficientNetGlobal as EfficientNetGlobal
 from pdecnn.models.mobile_global import MobileNetV3Global as MobileNetV3Global
+from pdecnn.models.neupde import CifarNeuPDE as CifarNeuPDE
+from pdecnn.models.odenet import CifarODENet as CifarODENet
+from pdecnn.models.odenet import MnistODENet as MnistODENet
+from pdecnn.models.ruthotto_haber import CifarPDENet as CifarPDENet
