@@ -122,7 +122,7 @@ class Group(Enum):
                 T = T * (2.0 * torch.randint(2, (n, 1), generator=generator) - 1.0)
             return T
         Q = _random_orthogonal(n, generator)
-        return Q if self.orthogonal else torch.mm(Q * scales(), _random_orthogonal(n, generator))
+        return Q if self.orthogonal else torch.mm(torch.mul(Q, scales()), _random_orthogonal(n, generator))
 
     def project(self, M: Tensor) -> Tensor:
         """The element nearest to `M` in the Frobenius norm (a singular `M` in GL is moved off the singular set)."""
@@ -132,7 +132,8 @@ class Group(Enum):
             return torch.eye(n, dtype=M.dtype)
         if not self.monomial:
             U, S, Vh = torch.linalg.svd(M)
-            return U @ Vh if self.orthogonal else (U * S.clamp_min(1e-6 * max(S.max().item(), 1.0))) @ Vh
+            S = torch.ones_like(S) if self.orthogonal else S.clamp_min(1e-6 * max(S.max().item(), 1.0))
+            return torch.mm(U * S, Vh)
         usable = M.clamp_min(0.0) if self.positive else M
         if self.orthogonal:  # |M - P|^2 falls with the entry that P selects
             src = _extras.assignment(M if self.positive else M.abs())
