@@ -166,7 +166,7 @@ class GlobalLayer(nn.Module):
                 f"GlobalLayer: expected a first guess of shape (N, {self.channels}, H, W), got {tuple(h.shape)} "
                 f"from an input of shape {tuple(x.shape)}."
             )
-        return h, (x.to(h.dtype) if x.shape == h.shape else h)
+        return h, (x if x.shape == h.shape else h)
 
     def coefficients(self, h: Tensor) -> Coefficients:
         """`u, v, D_x, D_y` as the solver gets them, from the first guess `h`."""
@@ -181,17 +181,16 @@ class GlobalLayer(nn.Module):
             u, v = u / excess, v / excess
         if self.upwind:
             D_x, D_y = D_x + abs(u) * (dx / 2), D_y + abs(v) * (dy / 2)
-        u, v, D_x, D_y = (c.to(h.dtype) if isinstance(c, Tensor) else c for c in (u, v, D_x, D_y))
         return u, v, D_x, D_y
 
     def solve(self, h: Tensor, x: Tensor, coefficients: Coefficients) -> Tensor:
         """`h^K` from the first guess `h`, the input `x` and the coefficients."""
         h_prev = x if self.h_prev == "input" else h
         if not self.source_each_step:
-            f = None if self.source is None else self.source(x).to(h.dtype)
+            f = None if self.source is None else self.source(x)
             return self._run(h, h_prev, f, coefficients, self.K)
         for _ in range(self.K):
-            f = cast(nn.Module, self.source)(h + x).to(h.dtype)
+            f = cast(nn.Module, self.source)(h + x)
             h_prev, h = h, self._run(h, h_prev, f, coefficients, 1)
         return h
 
@@ -201,11 +200,11 @@ class GlobalLayer(nn.Module):
         coefficients = self.coefficients(h)
         h_prev = x if self.h_prev == "input" else h
         if not self.source_each_step:
-            f = None if self.source is None else self.source(x).to(h.dtype)
+            f = None if self.source is None else self.source(x)
             return list(self._states(h, h_prev, f, coefficients, self.K))
         states = [h]
         for _ in range(self.K):
-            f = cast(nn.Module, self.source)(h + x).to(h.dtype)
+            f = cast(nn.Module, self.source)(h + x)
             _, h_next = self._states(h, h_prev, f, coefficients, 1)
             h_prev, h = h, h_next
             states.append(h)
@@ -264,7 +263,7 @@ class GlobalLayer(nn.Module):
     def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
         H, W = h.shape[2:]
         dx, dy = self.spacings
-        h, h_prev, f, u, v, D_x, D_y = (self._split(q) for q in (h, h_prev, f, *coefficients))
+        h, h_prev, f, u, v, D_x, D_y = self._prepare(h, h_prev, f, *coefficients)
         h = kernels.advection_diffusion(
             h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=self.dt, dx=dx, dy=dy, boundary=self.boundary
         )
@@ -274,16 +273,20 @@ class GlobalLayer(nn.Module):
         self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int
     ) -> Iterator[Tensor]:
         H, W = h.shape[2:]
-        h, h_prev, f, u, v, D_x, D_y = (self._split(q) for q in (h, h_prev, f, *coefficients))
+        h, h_prev, f, u, v, D_x, D_y = self._prepare(h, h_prev, f, *coefficients)
         states = trajectory(
             h, (u, v), (D_x, D_y), f, h_prev=h_prev, K=K, dt=self.dt, spacings=self.spacings, boundary=self.boundary
         )
         for state in states:
             yield subgrids.merge(state, self.dilation, H, W) if self.dilation > 1 else state
 
-    def _split(self, q: Any) -> Any:
-        is_map = isinstance(q, Tensor) and q.shape[2:].numel() > 1
-        return subgrids.split(q, self.dilation) if is_map and self.dilation > 1 else q
+    def _prepare(self, h: Tensor, *others: Any) -> list[Any]:
+        """All in the dtype of `h` (under autocast they may differ) and on the grids of true neighbours."""
+        fields = [q.to(h.dtype) if isinstance(q, Tensor) else q for q in (h, *others)]
+        if self.dilation == 1:
+            return fields
+        is_map = [isinstance(q, Tensor) and q.shape[2:].numel() > 1 for q in fields]
+        return [subgrids.split(q, self.dilation) if split else q for q, split in zip(fields, is_map, strict=True)]
 
 
 def set_steps(model: nn.Module, K: int) -> int:

@@ -121,7 +121,7 @@ class MnistNet(ConvNet):
             self.stages.append(nn.Sequential(down[0], norm_act()))
             self.stages.append(nn.Sequential(down[1], *last))
         else:
-            self.stages.append(nn.Sequential())
+            self.stages.append(nn.Sequential(nn.Identity()))
             self.stages.append(nn.Sequential(PreActBlock(C, 2, rates[0], **layers)))
             self.stages.append(last)
         for i in range(3):
@@ -205,7 +205,7 @@ class MnistToy(ConvNet):
             if cfg == "global"
             else ToyBlock(branch, cfg == "residual", **layers)
         )
-        self.stages.append(nn.Sequential())
+        self.stages.append(nn.Sequential(nn.Identity()))
         self.stages.append(nn.Sequential(block))
         self.stages.append(nn.Sequential(act(), nn.AvgPool2d(4)))
         for i, reduction in enumerate((1, 1, 4)):

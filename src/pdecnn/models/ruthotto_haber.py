@@ -197,8 +197,10 @@ class CifarPDENet(ConvNet):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Regular expressions for layer-wise learning rates."""
-        blocks = r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(?:pde\.\w*layers\.(\d+)|connect)"
-        return {"stem": r"^stem", "blocks": [(blocks, None)]}
+        if coarse:
+            return {"stem": r"^stem", "blocks": r"^stages\.(\d+)"}
+        layers, connect = r"^stages\.(\d+)\.pde\.\w*layers\.(\d+)", r"^stages\.(\d+)\.connect"
+        return {"stem": r"^stem", "blocks": [(layers, None), (connect, (99999,))]}
 
 
 WIDE = (32, 64, 128, 256)
