@@ -132,7 +132,7 @@ def test_export(name):
         torch.testing.assert_close(exported(x), model(x))
 
 
-@pytest.mark.parametrize("name", ["cifar_neupde", "cifar_odenet"])
+@pytest.mark.parametrize("name", ["cifar_second_order", "cifar_odenet"])
 def test_compiles_without_a_break(name):
     model, x = create(name).eval(), images(name)
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -17,3 +17,4 @@ def main() -> None:
 
 # each of these files adds its command to `app`
 from pdecnn.cli import profile as profile  # noqa: E402
+from pdecnn.cli import tables as tables  # noqa: E402

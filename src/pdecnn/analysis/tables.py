@@ -1,0 +1,238 @@
+"""The tables of [KS22] again: what is printed there, beside what we count, measure and have trained."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import timm
+import torch
+from rich.console import Group
+from rich.table import Table as RichTable
+from torch import nn
+
+from pdecnn.analysis import latency
+from pdecnn.analysis.cost import profile
+from pdecnn.analysis.published import TITLES, Row, rows
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Our counts of a network for one image."""
+
+    params: int
+    params_without_classifier: int
+    thop: int
+    conv_fc: int
+    exact: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row as printed, and ours.
+
+    Attributes:
+        row: What the paper prints.
+        counts: Our counts; None if we do not build this network.
+        latency_ms: Median latency of one image in milliseconds on this machine; None if not measured.
+        accuracy: Mean accuracy of our own runs in per cent; None if there are none.
+        runs: Number of our own runs.
+    """
+
+    row: Row
+    counts: Counts | None
+    latency_ms: float | None = None
+    accuracy: float | None = None
+    runs: int = 0
+
+    @property
+    def params(self) -> int | None:
+        """Our count of what the published parameters count."""
+        if self.counts is None:
+            return None
+        return self.counts.params if self.row.with_classifier else self.counts.params_without_classifier
+
+    @property
+    def macs(self) -> int | None:
+        """Our count in the convention of the published MACs."""
+        return None if self.counts is None else int(getattr(self.counts, self.row.convention))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain values."""
+        row, counts = self.row, self.counts
+        return {
+            "table": row.table,
+            "name": row.name,
+            "dataset": row.dataset,
+            "model": row.model,
+            "options": json.dumps(dict(row.options), sort_keys=True) if row.options else "",
+            "params_published": row.params,
+            "params": self.params,
+            "params_with_classifier": counts.params if counts else None,
+            "macs_published": row.macs,
+            "macs_thop": counts.thop if counts else None,
+            "macs_conv_fc": counts.conv_fc if counts else None,
+            "macs_exact": counts.exact if counts else None,
+            "accuracy_published": row.accuracy,
+            "accuracy": self.accuracy,
+            "runs": self.runs,
+            "latency_ms": self.latency_ms,
+            "why_params_differ": row.params_differ,
+            "why_macs_differ": row.macs_differ,
+            "remark": row.remark,
+        }
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the paper."""
+
+    number: int
+    entries: tuple[Entry, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per row."""
+        return [entry.to_dict() for entry in self.entries]
+
+    def __rich__(self) -> Group:
+        table = RichTable(title=f"Table {self.number}. {TITLES[self.number]}")
+        timed = any(entry.latency_ms is not None for entry in self.entries)
+        trained = any(entry.accuracy is not None for entry in self.entries)
+        table.add_column("row")
+        table.add_column("dataset")
+        headers = ["params, printed", "ours", "MACs, printed", "thop", "conv+fc", "exact", "accuracy, printed"]
+        for header in headers + ["ours"] * trained + ["ms, batch 1"] * timed + ["remark"]:
+            table.add_column(header, justify="left" if header == "remark" else "right")
+        notes: dict[str, int] = {}
+        for entry in self.entries:
+            cells = _cells(entry, notes)
+            cells += [_number(entry.accuracy)] * trained + [_number(entry.latency_ms)] * timed
+            table.add_row(*cells, entry.row.remark)
+        return Group(table, *(f"  ({number}) {why}" for why, number in notes.items()))
+
+
+def _cells(entry: Entry, notes: dict[str, int]) -> list[str]:
+    """A row of text; what it says in `notes` is numbered there."""
+
+    def marked(text: str, why: str) -> str:
+        return f"{text} ({notes.setdefault(why, len(notes) + 1)})" if why else text
+
+    row, counts = entry.row, entry.counts
+    ours = ["", "", ""] if counts is None else [f"{n / 1e6:.2f}M" for n in (counts.thop, counts.conv_fc, counts.exact)]
+    params = "" if entry.params is None else f"{entry.params:,}"
+    return [
+        row.name,
+        row.dataset,
+        marked(row.params, row.params_differ),
+        marked(params, "" if row.with_classifier else "without the classifier, as the printed figure"),
+        marked(row.macs, row.macs_differ),
+        *ours,
+        _number(row.accuracy),
+    ]
+
+
+def build_table(number: int, *, measure_latency: bool = False, results: str | Path | None = "results") -> Table:
+    """Counts every network of a table, and times it if asked.
+
+    Args:
+        number: 1 to 8.
+        measure_latency: Whether to time one image through every network.
+        results: Folder with our own runs: JSON files that hold a dict, or a list of dicts, with the keys `model`,
+            `dataset` and `accuracy` (per cent; a number or one per seed).
+
+    Example:
+        >>> table = build_table(1, results=None)
+        >>> [(e.row.name, e.params) for e in table.entries]
+        [('ResNet-32', 466906), ('MDEQ (small)', None), ('ResNet-Global', 161850)]
+    """
+    published = rows(number)
+    timings = _latencies(published) if measure_latency else {}
+    accuracies = read_results(results) if results is not None else {}
+    entries = []
+    for row in published:
+        own = accuracies.get((row.model, row.dataset), []) if not row.options else []
+        accuracy = mean(own) if own else None
+        entries.append(Entry(row, count(row) if row.model else None, timings.get(_key(row)), accuracy, len(own)))
+    return Table(number, tuple(entries))
+
+
+def count(row: Row) -> Counts:
+    """Our counts of the network of a row."""
+    return _count(*_key(row), row.input_shape)
+
+
+@cache
+def _count(model: str, options: str, num_classes: int, shape: tuple[int, ...]) -> Counts:
+    # Solvers that stop when they have converged need numbers; large nets are counted without any.
+    device = "meta" if shape[-1] > 32 else "cpu"
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(0)
+        net, x = _create(model, options, num_classes), torch.zeros(shape)
+    report = profile(net, x)
+    classifier: nn.Module = net.get_classifier()  # type: ignore[operator, assignment]
+    without = report.params - sum(p.numel() for p in classifier.parameters())
+    return Counts(report.params, without, report.thop, report.conv_fc, report.exact)
+
+
+def _create(model: str, options: str, num_classes: int) -> nn.Module:
+    net: nn.Module = timm.create_model(model, num_classes=num_classes, **json.loads(options))
+    return net
+
+
+def _key(row: Row) -> tuple[str, str, int]:
+    return row.model, json.dumps(dict(row.options), sort_keys=True), row.num_classes
+
+
+def _latencies(published: Iterable[Row]) -> dict[tuple[str, str, int], float]:
+    """Milliseconds for one image, all networks in interleaved rounds."""
+    candidates = {}
+    for row in published:
+        if row.model and _key(row) not in candidates:
+            x = torch.randn(row.input_shape)
+            net = _create(*_key(row)).eval()
+            candidates[_key(row)] = _forward(net, x)
+    names = {str(key): key for key in candidates}
+    with torch.no_grad():
+        timings = latency.measure({name: candidates[key] for name, key in names.items()}, max_seconds=60.0)
+    return {key: 1e3 * timings[name].median for name, key in names.items()}
+
+
+def _forward(net: nn.Module, x: torch.Tensor) -> Any:
+    return lambda: net(x)
+
+
+def read_results(folder: str | Path) -> Mapping[tuple[str, str], list[float]]:
+    """Accuracies of our own runs by `(model, dataset)`; files of another form are not ours and are passed over."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for path in sorted(Path(folder).glob("**/*.json")):
+        content = json.loads(path.read_text())
+        for run in content if isinstance(content, list) else [content]:
+            if isinstance(run, dict) and {"model", "dataset", "accuracy"} <= run.keys():
+                values = run["accuracy"] if isinstance(run["accuracy"], list) else [run["accuracy"]]
+                key = (run["model"], _dataset_name(run["dataset"]))
+                found.setdefault(key, []).extend(float(v) for v in values)
+    return found
+
+
+def _dataset_name(name: str) -> str:
+    known = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+    return known.get(name.lower().replace("-", "").replace("_", ""), name)
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """All rows of the tables, with a header."""
+    dicts = [d for table in tables for d in table.to_dicts()]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(dicts[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(dicts)
+    return text.getvalue()
+
+
+def _number(x: float | None) -> str:
+    return "" if x is None else f"{x:.2f}"

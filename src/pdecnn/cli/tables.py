@@ -1,0 +1,53 @@
+"""`pdecnn tables`: the tables of the papers, counted again."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pdecnn.cli import app
+
+LOWCOST = "pdecnn.analysis.lowcost_tables"
+
+
+@app.command("tables")
+def command(
+    which: Annotated[
+        str | None,
+        typer.Argument(help="Number of a table of the Global paper, or 'lowcost'; all of the former if left out."),
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Time every network for one image on this machine.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write the rows to this file.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder with the results of our own runs.")] = Path("results"),
+) -> None:
+    """Rebuild the tables of the papers: printed figures beside our counts, latency and accuracy."""
+    from pdecnn.analysis.published import TITLES
+    from pdecnn.analysis.tables import build_table, to_csv
+
+    if which == "lowcost":
+        if importlib.util.find_spec(LOWCOST) is None:
+            raise typer.BadParameter("the tables of the low-cost paper are not in this installation.")
+        built = importlib.import_module(LOWCOST).build_tables(measure_latency=latency, results=results)
+    else:
+        numbers = list(TITLES) if which is None else [_number(which, max(TITLES))]
+        built = [build_table(n, measure_latency=latency, results=results) for n in numbers]
+    if csv is not None:
+        csv.write_text(to_csv(built))
+    if as_json:
+        typer.echo(json.dumps([row for table in built for row in table.to_dicts()], indent=2))
+        return
+    console = Console()
+    for table in built:
+        console.print(table)
+
+
+def _number(text: str, last: int) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= last:
+        raise typer.BadParameter(f"expected a number from 1 to {last}, or 'lowcost', got {text!r}.", param_hint="WHICH")
+    return int(text)

@@ -1,0 +1,314 @@
+"""Every count against the published figure, to its printed precision, and against our own derivation."""
+
+import csv
+import io
+import json
+
+import pytest
+import timm
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pdecnn import profile
+from pdecnn.analysis.published import (
+    ROWS,
+    TITLES,
+    TRUNCATED,
+    Row,
+    parse_printed,
+    rounds_to,
+    rows,
+    truncates_to,
+)
+from pdecnn.analysis.tables import Entry, Table, build_table, count, read_results, to_csv
+
+# Rows whose printed figure is not met, with the reason; this list is complete: a row that is not in it must match.
+PARAMS_UNMATCHED = {
+    ("ResNet-32", "CIFAR-10"): "option-A shortcuts",
+    ("ResNet-56", "CIFAR-10"): "shortcuts that the figure of CIFAR-100 demands",
+    ("ResNet-56", "CIFAR-100"): "cut off",
+    ("ResNet", "MNIST"): "residual down-sampling",
+    ("Neural ODE", "MNIST"): "literature",
+    ("ResNet-Global, < 5M MAC", "MNIST"): "no configuration matches",
+    ("Hamiltonian PDE", "CIFAR-10"): "its authors print 264,106",
+    ("MDEQ", "CIFAR-10"): "11.1M counted for the published configuration",
+    ("tiny WRN-Global", "CIFAR-100"): "cut off",
+    ("tiny DARTS", "CIFAR-10"): "38,452 counted",
+    ("MobileNetV2", "ImageNet"): "literature",
+    ("MobileNetV3-Large", "ImageNet"): "literature",
+    ("ResNet-Global", "CIFAR-100", 7): "constant D gives 1,321,092",
+    ("WRN-Global, residual f", "CIFAR-100"): "3.0M counted",
+}
+MACS_UNMATCHED = {
+    ("WRN-40-4", "CIFAR-10"): "printed as 1.30B",
+    ("WRN-40-4", "CIFAR-100"): "printed as 1.30B",
+    ("WRN-Global", "CIFAR-100", 3): "cut off",
+    ("DARTS-Global", "CIFAR-100", 3): "cut off",
+    ("MobileNet", "ImageNet"): "literature",
+    ("DenseNet-169", "ImageNet"): "literature",
+    ("ResNet-152", "ImageNet"): "literature",
+    ("MobileNetV2", "ImageNet"): "literature",
+    ("MobileNetV2-Global-s", "ImageNet"): "150.8M counted",
+    ("MobileNetV3-Large", "ImageNet"): "literature",
+    ("MobileNetV3-Global-s", "ImageNet"): "nothing of width 1 matches",
+    ("EfficientNet-B0", "ImageNet"): "literature",
+    ("EfficientNet-B0-Global-s", "ImageNet"): "nothing of width 1 matches",
+    **{(f"K = {K}", dataset): "no rule" for K in (1, 3, 10, 20) for dataset in ("CIFAR-10", "CIFAR-100")},
+    ("ResNet-Global, residual f", "CIFAR-10"): "26.38M counted",
+    ("ResNet-Global, residual f", "CIFAR-100"): "26.38M counted",
+    ("WRN-Global, residual f", "CIFAR-10"): "cut off",
+}
+# Their MACs depend on how many evaluations a solver takes; `test_baselines` counts one evaluation.
+SOLVERS = {"mnist_odenet", "cifar_mdeq"}
+BUILT = [row for row in ROWS if row.model]
+
+
+def find(reasons, row):
+    return reasons.get((row.name, row.dataset, row.table)) or reasons.get((row.name, row.dataset))
+
+
+@pytest.mark.parametrize("row", BUILT, ids=lambda r: f"{r.table}-{r.name}-{r.dataset}")
+def test_counts_are_the_published_ones_to_their_printed_precision(row: Row):
+    entry = Entry(row, count(row))
+    figures = [(row.params, entry.params, row.params_differ, find(PARAMS_UNMATCHED, row))]
+    if row.model not in SOLVERS:
+        figures.append((row.macs, entry.macs, row.macs_differ, find(MACS_UNMATCHED, row)))
+    for printed, counted, differs, reason in figures:
+        if not printed:
+            continue
+        assert rounds_to(counted, printed) == (reason is None), f"{counted} against {printed}"
+        assert (reason is None) == (differs == "")
+        assert reason is None or reason in differs
+        if differs == TRUNCATED:
+            assert truncates_to(counted, printed)
+
+
+# P for 10 and 100 classes, then MACs in millions for 10 classes: thop, conv+fc, exact [our derivation, from the PDE's
+# arithmetic and the layers' shapes]; the digits given are all asserted.
+DERIVED = {
+    "cifar_resnet32": (466_906, 472_756, "69.76", "69.12", "69.12"),
+    "cifar_resnet32_global": (161_850, 167_700, "15.36", "14.78", "16.04"),
+    "cifar_resnet56": (855_770, 861_620, "126.84", "125.75", "125.75"),
+    "cifar_resnet56_global": (330_362, 336_212, "30.13", "29.60", "30.57"),
+    "cifar_densenet_bc100": (769_162, 800_032, "296.52", "287.93", "287.93"),
+    "cifar_densenet_bc100_global": (465_442, 481_192, "136.12", "132.77", "133.67"),
+    "cifar_wrn40_4": (8_977_994, 9_001_124, "1330.2", "1327.2", "1327.2"),
+    "cifar_wrn40_4_global": (2_789_322, 2_812_452, "425.35", "423.27", "427.17"),
+    "cifar_darts": (3_349_342, 3_401_272, "539.12", "528.36", "528.36"),
+    "cifar_darts_global": (783_298, 835_228, "213.49", "206.95", "214.47"),
+    "cifar_resnet_tiny": (13_016, 13_826, "3.422", "3.298", "3.298"),
+    "cifar_resnet_tiny_global": (14_393, 15_923, "3.562", "3.343", "3.940"),
+    "cifar_wrn_tiny": (21_794, 22_604, "9.812", "9.531", "9.531"),
+    "cifar_wrn_tiny_global": (22_786, 24_676, "8.666", "8.209", "9.211"),
+    "cifar_darts_tiny": (38_452, 42_862, "7.722", "6.825", "6.825"),
+    "cifar_darts_tiny_global": (33_650, 40_940, "8.236", "7.294", "8.339"),
+    "cifar_resnet32_global_residual": (175_066, 180_916, "26.38", None, None),
+    "cifar_wrn40_4_global_residual": (2_981_962, 3_005_092, "566.55", None, None),
+}
+DERIVED_100 = {  # the nets of Table 7, for 100 classes
+    "cifar_resnet56_global_wide": (1_326_916, "118.92", None, "120.04"),
+    "cifar_densenet_bc100_global_wide": (922_168, "247.10", None, "242.31"),
+    "cifar_wrn40_4_global_wide": (8_574_708, "1299.7", None, "1303.7"),
+    "cifar_darts_global_wide": (2_405_524, "519.02", None, "519.27"),
+}
+DERIVED_MNIST = {
+    "mnist_resnet": (576_778, "29.81", None, None),
+    "mnist_resnet_global": (136_074, "14.00", None, None),
+    "mnist_resnet_tiny": (33_322, "5.703", None, None),
+    "mnist_resnet_tiny_global": (10_026, "1.77", "1.70", None),
+}
+
+
+def assert_counts(counts, features, thop, conv_fc, exact, model):
+    # the derivation took DenseNet's last pooling as AvgPool2d(8), one per output; here it is adaptive, one more per input
+    unseen = 64 * features if "densenet" in model else 0
+    for got, expected in ((counts.thop - unseen, thop), (counts.conv_fc, conv_fc), (counts.exact, exact)):
+        if expected is not None:
+            assert rounds_to(got, expected + "M"), (got, expected)
+
+
+def features_of(model):
+    with torch.device("meta"):
+        return timm.create_model(model).num_features
+
+
+@pytest.mark.parametrize("model, derived", DERIVED.items())
+def test_derived_counts(model, derived):
+    params, params_100, *macs = derived
+    ten = count(Row(0, "", "CIFAR-10", None, "", "", model))
+    hundred = count(Row(0, "", "CIFAR-100", None, "", "", model))
+    assert (ten.params, hundred.params) == (params, params_100)
+    features = features_of(model)
+    assert_counts(ten, features, *macs, model)
+    assert {getattr(hundred, c) - getattr(ten, c) for c in ("thop", "conv_fc", "exact")} == {90 * features}
+
+
+@pytest.mark.parametrize("model, derived", (DERIVED_100 | DERIVED_MNIST).items())
+def test_derived_counts_of_single_nets(model, derived):
+    params, *macs = derived
+    counts = count(Row(0, "", "CIFAR-100" if model in DERIVED_100 else "MNIST", None, "", "", model))
+    assert counts.params == params
+    assert_counts(counts, features_of(model), *macs, model)
+
+
+@pytest.mark.parametrize(
+    "model, options, params, thop",
+    [
+        ("cifar_resnet32_global", {"coef_bias": False}, 161_402, "15.24"),
+        ("cifar_resnet56_global", {"coef_bias": False}, 330_138, "30.07"),
+        ("cifar_resnet56_global", {"diffusion": "depthwise", "coef_bias": False}, 332_602, "30.70"),
+        ("cifar_densenet_bc100_global", {"coef_bias": True}, 465_994, "136.20"),
+        ("cifar_wrn40_4_global", {"diffusion": "depthwise", "coef_bias": False}, 2_798_282, "427.64"),
+        ("cifar_darts_global", {"coef_bias": False}, 782_434, None),
+        ("cifar_resnet_tiny_global", {"coef_bias": True}, 14_533, "3.616"),
+        ("cifar_wrn_tiny_global", {"coef_bias": False}, 22_562, "8.574"),
+        ("cifar_darts_tiny_global", {"coef_bias": False}, 33_530, "8.175"),
+        # who makes u, v, the diffusivities being depth-wise without bias
+        ("cifar_resnet32_global", {"velocity": "residual", "coef_bias": False}, 353_818, "43.27"),
+        ("cifar_resnet32_global", {"velocity": "bottleneck", "coef_bias": False}, 279_002, "32.37"),
+        ("cifar_resnet32_global", {"velocity": "depthwise", "coef_bias": (True, False)}, 161_626, "15.30"),
+        ("cifar_resnet32_global", {"velocity": "pointwise", "coef_bias": (True, False)}, 170_362, "16.36"),
+        ("cifar_resnet32_global", {"velocity": "full", "coef_bias": (True, False)}, 256_378, "28.94"),
+        ("cifar_resnet32_global", {"velocity": "identity", "coef_bias": False}, 159_386, "14.73"),
+        ("cifar_resnet32_global", {"velocity": "identity", "diffusion": "identity"}, 157_370, "14.21"),
+    ],
+)
+def test_derived_counts_of_variants(model, options, params, thop):
+    counts = count(Row(0, "", "CIFAR-10", None, "", "", model, {"global_options": options}))
+    assert counts.params == params
+    assert_counts(counts, features_of(model), thop, None, None, model)
+
+
+@pytest.mark.parametrize("K, learned, constant", [(1, "15.35", "14.55"), (5, "16.04", "15.24"), (20, "18.62", "17.82")])
+def test_exact_macs_grow_by_six_per_element_and_step(K, learned, constant):
+    exact, base = {}, {}
+    for name, options in (("learned", {}), ("constant", {"diffusion": 1.0})):
+        row = Row(0, "", "CIFAR-10", None, "", "", "cifar_resnet32_global", {"K": K, "global_options": options})
+        exact[name], base[name] = count(row).exact, count(row).conv_fc
+    assert rounds_to(exact["learned"], learned + "M")
+    assert rounds_to(exact["constant"], constant + "M")
+    elements = 16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8
+    assert elements == 28_672
+    assert exact["learned"] - base["learned"] == (6 * K + 14) * elements
+    assert exact["constant"] - base["constant"] == (6 * K + 4) * elements
+
+
+@pytest.mark.parametrize(
+    "model, with_classifier, without, conv_fc, thop",
+    [
+        ("mobilenetv2_100_global", 2_871_400, 1_590_400, None, "193.08"),
+        ("mobilenetv2_100_global_s", 2_444_280, 1_163_280, "150.8", "160.0"),
+        ("mobilenetv3_large_100_global", 4_253_480, 2_972_480, None, "155.99"),
+        ("mobilenetv3_large_100_global_s", 3_081_904, 1_800_904, None, "111.7"),
+        ("efficientnet_b0_global", 3_678_032, 2_397_032, "234.0", "243.84"),
+        ("efficientnet_b0_global_s", 3_098_422, 1_817_422, "202.1", None),
+    ],
+)
+def test_derived_counts_on_imagenet(model, with_classifier, without, conv_fc, thop):
+    counts = count(Row(0, "", "ImageNet", None, "", "", model))
+    assert counts.params_without_classifier == without
+    if model != "mobilenetv3_large_100_global_s" and model != "efficientnet_b0_global_s":
+        assert counts.params == with_classifier == without + 1_281_000
+    assert_counts(counts, 0, thop, conv_fc, None, model)
+
+
+@pytest.mark.parametrize(
+    "model, params, conv_fc, thop",
+    [
+        ("mobilenetv2_100_global", 2_952_232, "233.5", "245.8"),
+        ("mobilenetv3_large_100_global", 3_868_160, "174.4", "183.2"),
+        ("efficientnet_b0_global", 3_822_932, "295.4", "308.4"),
+    ],
+)
+def test_derived_counts_of_the_authors_code_on_imagenet(model, params, conv_fc, thop):
+    counts = count(Row(0, "", "ImageNet", None, "", "", model, {"layout": "code"}))
+    assert counts.params == params
+    assert_counts(counts, 0, thop, conv_fc, None, model)
+
+
+def test_exact_macs_of_b0_global():
+    with torch.device("meta"):
+        model = timm.create_model("efficientnet_b0_global")
+    report = profile(model, torch.zeros(1, 3, 224, 224, device="meta"))
+    assert report.macs["pde"] == (6 + 4) * 153_664
+    assert rounds_to(report.conv_fc + report.macs["pde"], "235.6M")
+    gates = report.exact - report.conv_fc - report.macs["pde"]
+    assert gates == report.macs["elementwise"] > 0  # squeeze-and-excite and the product u v
+
+
+def test_toys():
+    toys = {m: count(Row(0, "", "MNIST", None, "", "", f"mnist_toy_{m}")) for m in ("conv", "residual", "global")}
+    assert {c.params for c in toys.values()} == {524}
+    assert {c.conv_fc for c in toys.values()} == {14_602}
+    assert toys["global"].exact - toys["global"].conv_fc == 23_520 + 4 * 784  # the steps and their set-up
+
+
+def test_every_table_has_rows_and_every_built_row_a_model():
+    assert {row.table for row in ROWS} == set(TITLES) == set(range(1, 9))
+    for row in BUILT:
+        assert timm.is_model(row.model)
+    assert [row.name for row in ROWS if not row.model] == ["MDEQ (small)", "NeuPDE", "SqueezeNext", "MDEQ-Small"]
+
+
+@given(st.integers(1, 999), st.integers(0, 3), st.sampled_from("KMB"))
+def test_printed_figures(mantissa, digits, unit):
+    printed = f"{mantissa / 10**digits:.{digits}f}{unit}"
+    value, last = parse_printed(printed)
+    scale = {"K": 10**3, "M": 10**6, "B": 10**9}[unit]
+    assert value == pytest.approx(mantissa * scale / 10**digits)
+    assert last == scale / 10**digits
+    assert rounds_to(round(value), printed)
+    assert not rounds_to(round(value + 0.6 * last) + 1, printed)
+    assert truncates_to(int(value + 0.9 * last), printed)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="such as '15M' or .* got 'many'"):
+        parse_printed("many")
+    with pytest.raises(ValueError, match="tables 1 to 8, got 9"):
+        rows(9)
+
+
+def test_own_results_are_read(tmp_path):
+    runs = [
+        {
+            "model": "cifar_resnet32_global",
+            "dataset": "cifar10",
+            "accuracy": [90.0, 92.0],
+            "epochs": 3,
+            "seeds": [0, 1],
+        },
+        {"model": "cifar_resnet32", "dataset": "CIFAR-10", "accuracy": 91.5},
+        {"model": "cifar_resnet32", "dataset": "fashion-mini", "accuracy": 80.0},
+    ]
+    (tmp_path / "runs.json").write_text(json.dumps(runs))
+    (tmp_path / "other.json").write_text("[1, 2]")
+    assert read_results(tmp_path)["cifar_resnet32", "fashion-mini"] == [80.0]
+    table = build_table(1, results=tmp_path)
+    assert [(e.accuracy, e.runs) for e in table.entries] == [(91.5, 1), (None, 0), (91.0, 2)]
+    text = render(table)
+    assert "91.00" in text
+    sweep = build_table(6, results=tmp_path)  # a run with the default K is no run of the sweep
+    assert {e.runs for e in sweep.entries} == {0}
+
+
+def render(table):
+    console = Console(file=io.StringIO(), width=220)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_rendering_shows_all_conventions_and_reasons():
+    text = render(build_table(1, results=None))
+    for words in ("thop", "conv+fc", "exact", "466,906", "460K (1)", "(1) option-A", "16.04M", "MDEQ (small)"):
+        assert words in text
+    assert "without the classifier" in render(Table(5, (Entry(rows(5)[6], None),)))
+
+
+def test_csv_has_one_line_per_row():
+    table = build_table(1, results=None)
+    lines = list(csv.DictReader(io.StringIO(to_csv([table]))))
+    assert [line["macs_exact"] for line in lines] == ["69124736", "", "16040576"]
+    assert lines[0]["why_params_differ"].startswith("option-A")
