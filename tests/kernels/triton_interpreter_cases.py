@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pdecnn.functional import advection_diffusion
@@ -101,7 +101,13 @@ def problems(draw):
 
 
 @given(fields=problems(), K=st.integers(1, 3), boundary=st.sampled_from(BOUNDARIES))
-@settings(max_examples=24, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=24,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],  # shrinking takes minutes in the interpreter
+    suppress_health_check=list(HealthCheck),
+)
 def test_values_and_gradients_match_the_reference(fields, K, boundary):
     compare(fields, K=K, boundary=boundary)
 
