@@ -1,0 +1,84 @@
+"""Models from their description: the `model` part of a recipe and of a checkpoint's config.json."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+Builder = Callable[[dict[str, Any]], nn.Module]
+
+_BUILDERS: dict[str, Builder] = {}
+_HOMES = {"condensed": "pdecnn.condensation"}  # importing the module registers its builder
+_UNSAFE = ("pretrained", "checkpoint", "cache_dir", "scriptable")
+
+
+def register_builder(name: str, builder: Builder) -> None:
+    """Makes `build_model` understand descriptions with `"builder": name`."""
+    _BUILDERS[name] = builder
+
+
+def build_model(description: dict[str, Any]) -> nn.Module:
+    """Builds the model that a description names, with fresh weights.
+
+    A description has `builder` ("timm" unless another part of the package registered its own) and, for timm, `name`
+    and `kwargs`. It comes from files that may be anyone's, so it can name registered models only: nothing is imported,
+    downloaded or unpickled on its behalf.
+
+    Example:
+        >>> model = build_model({"name": "test_resnet", "kwargs": {"num_classes": 10}})
+        >>> model.num_classes
+        10
+    """
+    kind = description.get("builder", "timm")
+    if kind not in _BUILDERS and kind in _HOMES:
+        import_module(_HOMES[kind])
+    if kind not in _BUILDERS:
+        raise ValueError(
+            f"build_model: the checkpoint or recipe asks for a {kind!r} model, which cannot be built from its "
+            f"description; there are {', '.join(sorted({*_BUILDERS, *_HOMES}))}. Build the model and pass it as model=."
+        )
+    return _BUILDERS[kind](description)
+
+
+def _build_timm(description: dict[str, Any]) -> nn.Module:
+    import timm
+
+    import pdecnn.models  # noqa: F401  (registers our models)
+
+    name, kwargs = description["name"], dict(description.get("kwargs") or {})
+    check_model_name(name)
+    for key in kwargs:
+        if key.startswith(_UNSAFE):
+            raise ValueError(f"build_model: kwargs may not contain {key!r}, as it reads files; the model is {name!r}.")
+    model: nn.Module = timm.create_model(name, **kwargs)
+    return model
+
+
+def check_model_name(name: str) -> None:
+    """Raises a ValueError unless `name` is that of a registered model, with close names as a hint."""
+    import timm
+    from timm.models import is_model
+
+    import pdecnn.models  # noqa: F401
+
+    if not isinstance(name, str) or not is_model(name):
+        from difflib import get_close_matches
+
+        close = get_close_matches(str(name), timm.list_models(), n=3)
+        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+        raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
+
+
+def import_factory(text: str) -> Callable[..., nn.Module]:
+    """The callable that the user named on the command line as `module:function`."""
+    module, _, name = text.partition(":")
+    if not module or not name.isidentifier():
+        raise ValueError(f"--model: expected a registered model or module:function, got {text!r}.")
+    factory = getattr(import_module(module), name, None)
+    if not callable(factory):
+        raise ValueError(f"--model: {module} has no function named {name!r}.")
+    return factory  # type: ignore[no-any-return]
+
+
+register_builder("timm", _build_timm)

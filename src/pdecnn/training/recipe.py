@@ -1,0 +1,290 @@
+"""Recipes: everything that decides a training run, as one validated YAML file."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class RecipeError(ValueError):
+    """A recipe with an unknown key or an impossible value; the message names the key."""
+
+
+class Part(BaseModel):
+    """A part of a recipe: immutable, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelRecipe(Part):
+    """Which model: a name in timm's registry (ours are in it) and its arguments."""
+
+    builder: str = "timm"
+    name: str
+    kwargs: dict[str, Any] = {}
+    pretrained: bool = False
+
+
+class AugmentRecipe(Part):
+    """See `pdecnn.training.Augment`."""
+
+    pad: Count = 0
+    flip: Fraction = 0.0
+    scale: tuple[Positive, Positive] | None = None
+    cutout: Count = 0
+
+
+class StreamRecipe(Part):
+    """Datasets too large for memory: an image folder or anything that `timm.data.create_dataset` reads."""
+
+    num_classes: Annotated[int, Field(ge=1)]
+    train_split: str = "train"
+    test_split: str = "validation"
+    image_size: Annotated[int, Field(ge=8)] = 224
+    crop_fraction: Annotated[float, Field(gt=0, le=1)] = 0.875
+    interpolation: str = "bicubic"
+    rand_augment: str | None = None
+    random_erase: Fraction = 0.0
+    random_erase_mode: Literal["const", "rand", "pixel"] = "pixel"
+    random_erase_count: Annotated[int, Field(ge=1)] = 1
+    color_jitter: NonNegative | None = None
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[Positive, ...] = (0.229, 0.224, 0.225)
+    workers: Count = 4
+
+
+class DataRecipe(Part):
+    """Which data, in which batches. `batch_size` counts over all processes."""
+
+    name: str
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    eval_batch_size: Annotated[int, Field(ge=1)] = 512
+    augment: AugmentRecipe = AugmentRecipe()
+    hold_out: Count = 0
+    train_limit: Annotated[int, Field(ge=1)] | None = None
+    test_limit: Annotated[int, Field(ge=1)] | None = None
+    stream: StreamRecipe | None = None
+
+
+class OptimizerRecipe(Part):
+    """A timm optimiser by name ("sgd" is Nesterov, "momentum" is not) and its options."""
+
+    name: str = "sgd"
+    lr: Positive = 0.1
+    momentum: Fraction = 0.9
+    weight_decay: NonNegative = 0.0
+    decay_bias_and_norm: bool = True
+    options: dict[str, float | bool | str | list[float]] = {}
+
+
+class ScheduleRecipe(Part):
+    """A timm schedule, evaluated at every step."""
+
+    name: Literal["constant", "cosine", "multistep", "step", "poly", "tanh"] = "cosine"
+    warmup_epochs: NonNegative = 0.0
+    warmup_lr: NonNegative = 1e-6
+    min_lr: NonNegative = 0.0
+    milestones: tuple[Positive, ...] = ()
+    decay_epochs: Positive = 30.0
+    decay_rate: Positive = 0.1
+    noise: tuple[Fraction, Fraction] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "ScheduleRecipe":
+        if (self.name == "multistep") != bool(self.milestones):
+            raise ValueError("milestones are given for the multistep schedule, and only for it")
+        if list(self.milestones) != sorted(self.milestones):
+            raise ValueError("milestones must rise")
+        return self
+
+
+class LossRecipe(Part):
+    """Cross entropy and what is mixed into it."""
+
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    mixup: NonNegative = 0.0
+    cutmix: NonNegative = 0.0
+    aux_weight: NonNegative = 0.4
+
+
+class DistillRecipe(Part):
+    """Distillation from a teacher: `loss = (1 - weight) * task + weight * T^2 * KL(teacher || student)`."""
+
+    weight: Fraction = 0.9
+    temperature: Positive = 4.0
+    feature_weight: NonNegative = 0.0
+    features: dict[str, str] = {}
+
+
+class Recipe(Part):
+    """All settings of one run.
+
+    Example:
+        >>> recipe = Recipe.parse({"model": {"name": "test_resnet"}, "data": {"name": "fashion-mini"}, "epochs": 2})
+        >>> recipe.optimizer.name, recipe.data.batch_size
+        ('sgd', 128)
+    """
+
+    model: ModelRecipe
+    data: DataRecipe
+    epochs: Annotated[int, Field(ge=1)]
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    loss: LossRecipe = LossRecipe()
+    distill: DistillRecipe | None = None
+    clip_grad: Positive | None = None
+    drop_path_ramp: bool = False
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    channels_last: bool = False
+    compile: bool = False
+    onednn: bool = True  # oneDNN convolutions on the CPU; nets of one channel run faster without
+    seed: Count = 0
+    evaluate_every: Count = 1
+    checkpoint_every: Annotated[int, Field(ge=1)] | None = None
+    keep_checkpoints: Annotated[int, Field(ge=2)] = 2
+    tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> "Recipe":
+        if self.schedule.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} must be below epochs={self.epochs}"
+            )
+        return self
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> "Recipe":
+        """Validates nested dicts; raises a RecipeError that names every wrong key."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            lines = []
+            for e in error.errors(include_url=False, include_context=False):
+                key = ".".join(str(part) for part in e["loc"]) or "recipe"
+                lines.append(f"{key}: {e['msg']}, got {e['input']!r:.80}")
+            raise RecipeError("recipe: " + "; ".join(lines) + ".") from error
+
+    def override(self, assignments: Iterable[str]) -> "Recipe":
+        """The recipe with `key=value` assignments applied; keys are dotted, values are YAML.
+
+        Example:
+            >>> recipe = Recipe.parse({"model": {"name": "test_resnet"}, "data": {"name": "mnist"}, "epochs": 2})
+            >>> recipe.override(["optimizer.lr=0.5", "data.augment.flip=0.5"]).optimizer.lr
+            0.5
+        """
+        values = self.model_dump()
+        for text in assignments:
+            key, equals, value = text.partition("=")
+            path = key.strip().split(".")
+            if not equals or not all(path):
+                raise RecipeError(f"recipe: expected key=value such as optimizer.lr=0.05, got {text!r}.")
+            node = values
+            for part in path[:-1]:
+                child = node.get(part)
+                if child is None:
+                    child = node[part] = {}
+                if not isinstance(child, dict):
+                    raise RecipeError(f"recipe: {key.strip()}: {part!r} is a value and has no parts.")
+                node = child
+            node[path[-1]] = _yaml(value, f"-o {text}")
+        return Recipe.parse(values)
+
+    def to_yaml(self) -> str:
+        """The whole recipe, defaults included, as YAML that `load_recipe` reads back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def load_recipe(source: str | Path) -> Recipe:
+    """Reads a recipe: the name of one in the package (`list_recipes`), or a path to a YAML file.
+
+    A recipe may start from another of the package with `extends: name`; its own keys then win.
+
+    Example:
+        >>> load_recipe("quick/fashion-mini").data.name
+        'fashion-mini'
+    """
+    return Recipe.parse(_read(source, seen=()))
+
+
+def list_recipes() -> dict[str, str]:
+    """Names of the recipes in the package and the comment at their head."""
+    root = _folder()
+    found: dict[str, str] = {}
+    for group in sorted(root.iterdir(), key=lambda entry: entry.name):
+        for entry in sorted(group.iterdir(), key=lambda entry: entry.name) if group.is_dir() else []:
+            if entry.name.endswith(".yaml") and not entry.name.startswith("_"):
+                found[f"{group.name}/{entry.name[:-5]}"] = _header(entry.read_text())
+    return found
+
+
+def _header(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# ").rstrip())
+    return " ".join(lines)
+
+
+def _read(source: str | Path, seen: tuple[str, ...]) -> dict[str, Any]:
+    text = _text(source)
+    values = _yaml(text, str(source))
+    if not isinstance(values, dict):
+        raise RecipeError(f"recipe: {source} holds a {type(values).__name__}, expected keys and values.")
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str) or base in seen:
+        raise RecipeError(f"recipe: {source}: extends must name another recipe of the package, got {base!r}.")
+    if base not in _names():
+        raise RecipeError(f"recipe: {source}: extends must name a recipe of the package, got {base!r}.")
+    return _merge(_read(base, (*seen, base)), values)
+
+
+def _text(source: str | Path) -> str:
+    if isinstance(source, str) and source in _names():
+        return _folder().joinpath(f"{source}.yaml").read_text()
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"recipe: cannot read {path}: {error}.") from error
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(source), list_recipes(), n=3, cutoff=0.4)
+    hint = f" Close: {', '.join(close)}." if close else ""
+    raise RecipeError(
+        f"recipe: no recipe named {str(source)!r}.{hint} `pdecnn recipes` lists all; a file ends in .yaml."
+    )
+
+
+def _names() -> set[str]:
+    return {f"{g.name}/{e.name[:-5]}" for g in _folder().iterdir() if g.is_dir() for e in g.iterdir()}
+
+
+def _folder() -> Path:
+    return Path(__file__).parent.parent / "recipes"
+
+
+def _yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"recipe: {where} is not valid YAML: {' '.join(str(error).split())}.") from error
+
+
+def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
