@@ -172,7 +172,7 @@ def _count(model: str, options: str, num_classes: int, shape: tuple[int, ...]) -
     device = "meta" if shape[-1] > 32 else "cpu"
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(0)
-        net, x = _create(model, options, num_classes), torch.zeros(shape)
+        net, x = _create(model, options, num_classes), torch.randn(shape)
     report = profile(net, x)
     classifier: nn.Module = net.get_classifier()  # type: ignore[operator, assignment]
     without = report.params - sum(p.numel() for p in classifier.parameters())
