@@ -43,9 +43,9 @@ def load_dataset(name: str, data_dir: str | Path | None = None, *, download: boo
 
 def _fashion_mini(root: Path, download: bool) -> Dataset:
     with np.load(Path(__file__).parent.parent / "data/fashion-mini.npz", allow_pickle=False) as arrays:
-        splits = [_grey(arrays[f"{split}_x"], arrays[f"{split}_y"]) for split in ("train", "test")]
+        train, test = (_grey(arrays[f"{split}_x"], arrays[f"{split}_y"]) for split in ("train", "test"))
     note = "The first 500 training and 100 test images of each class of Fashion-MNIST."
-    return Dataset("fashion-mini", *splits, FASHION_CLASSES, mean=(0.2860,), std=(0.3530,), note=note)
+    return Dataset("fashion-mini", train, test, FASHION_CLASSES, mean=(0.2860,), std=(0.3530,), note=note)
 
 
 def _mnist_like(name: str, classes: tuple[str, ...], mean: float, std: float) -> Callable[[Path, bool], Dataset]:
