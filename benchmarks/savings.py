@@ -1,0 +1,158 @@
+"""How much time a Global net saves: time(original) / time(Global), both prepared alike, in interleaved rounds.
+
+    python benchmarks/savings.py                       # the ResNet-32 pair
+    python benchmarks/savings.py wrn40_4 densenet      # pairs by name; 'all' for all of them
+
+Results are merged by pair into benchmarks/results/savings.json. Inference is timed with batch norms folded into the
+convolutions before them, a training step is forward, cross-entropy, backward and SGD with momentum.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import timm
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.nn.utils import fuse_conv_bn_eval
+
+import pdecnn
+from pdecnn.analysis import latency
+
+RESULTS = Path(__file__).parent / "results" / "savings.json"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A network and the Global net that replaces it; `target` is the ratio that is asked for."""
+
+    baseline: str
+    condensed: str
+    side: int
+    target: float | None = None
+
+
+PAIRS = {
+    "resnet32": Pair("cifar_resnet32", "cifar_resnet32_global", 32, 3.0),
+    "wrn40_4": Pair("cifar_wrn40_4", "cifar_wrn40_4_global", 32),
+    "densenet": Pair("cifar_densenet_bc100", "cifar_densenet_bc100_global", 32),
+    "darts": Pair("cifar_darts", "cifar_darts_global", 32),
+    "mobilenetv2": Pair("mobilenetv2_100", "mobilenetv2_100_global", 224),
+    "mobilenetv3": Pair("mobilenetv3_large_100", "mobilenetv3_large_100_global", 224),
+    "efficientnet": Pair("efficientnet_b0", "efficientnet_b0_global", 224),
+}
+SETTINGS = (("inference", 1), ("inference", 64), ("training", 64))
+
+
+def inference(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:
+    served = fold_batch_norms(net.eval(), x)
+    return lambda: served(x)
+
+
+def fold_batch_norms(net: nn.Module, x: torch.Tensor) -> nn.Module:
+    """A copy of `net` with every batch norm that directly follows a convolution folded into it; checked on `x`."""
+    folded = copy.deepcopy(net)
+    for parent in list(folded.modules()):
+        for (conv_name, conv), (norm_name, norm) in pairwise(list(parent.named_children())):
+            if not (isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
+                continue
+            if conv.out_channels == norm.num_features:
+                setattr(parent, conv_name, fuse_conv_bn_eval(conv, norm))
+                setattr(parent, norm_name, getattr(norm, "act", nn.Identity()))
+    with torch.no_grad():
+        torch.testing.assert_close(folded(x), net(x), rtol=1e-3, atol=1e-4)
+    return folded
+
+
+def training(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:
+    net.train()
+    target = torch.zeros(len(x), dtype=torch.long)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), target).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def compare(pair: Pair, mode: str, batch: int, threads: int, rounds: int, max_seconds: float) -> dict[str, Any]:
+    x = torch.randn(batch, 3, pair.side, pair.side)
+    make = training if mode == "training" else inference
+    with latency.threads(threads), torch.set_grad_enabled(mode == "training"):
+        candidates = {name: make(timm.create_model(name).eval(), x) for name in (pair.baseline, pair.condensed)}
+        timings = latency.measure(candidates, rounds=rounds, warmup=2, max_seconds=max_seconds)
+    baseline, condensed = timings[pair.baseline], timings[pair.condensed]
+    return {
+        "mode": mode,
+        "batch": batch,
+        "threads": threads,
+        "baseline_seconds": baseline.to_dict(),
+        "global_seconds": condensed.to_dict(),
+        "ratio": condensed.speedup(baseline).to_dict(),
+    }
+
+
+def macs(pair: Pair) -> dict[str, float]:
+    counts = {}
+    for name in (pair.baseline, pair.condensed):
+        with torch.device("meta"):
+            net = timm.create_model(name)
+        counts[name] = pdecnn.profile(net, torch.zeros(1, 3, pair.side, pair.side, device="meta"))
+    a, b = counts[pair.baseline], counts[pair.condensed]
+    return {"exact": a.exact / b.exact, "conv_fc": a.conv_fc / b.conv_fc, "thop": a.thop / b.thop}
+
+
+def show(name: str, result: dict[str, Any]) -> Table:
+    table = Table(title=f"{name}: {result['baseline']} / {result['global']}, MACs {result['macs_ratio']['exact']:.2f}x")
+    for header in ("mode", "batch", "threads", "original, ms", "Global, ms", "ratio, median", "p20 - p80", "asked"):
+        table.add_column(header, justify="right")
+    for m in result["measurements"]:
+        milliseconds = (f"{1e3 * m[k]['median']:.2f}" for k in ("baseline_seconds", "global_seconds"))
+        ratio = m["ratio"]
+        spread = f"{ratio['p20']:.2f} - {ratio['p80']:.2f}"
+        asked = "" if result["target"] is None else f"{result['target']:.1f}"
+        row = (m["mode"], str(m["batch"]), str(m["threads"]), *milliseconds, f"{ratio['median']:.2f}x", spread, asked)
+        table.add_row(*row)
+    return table
+
+
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PAIRS)}, or 'all'.")] = None,
+    rounds: Annotated[int, typer.Option(help="Samples of each network and setting.")] = 20,
+    max_seconds: Annotated[float, typer.Option(help="Limit per setting; never fewer than 3 rounds.")] = 20.0,
+    threads: Annotated[list[int] | None, typer.Option(help="Numbers of threads; 1 and 2 by default.")] = None,
+    output: Annotated[Path, typer.Option(help="Where the results are merged.")] = RESULTS,
+) -> None:
+    chosen = list(PAIRS) if names == ["all"] else (names or ["resnet32"])
+    unknown = [name for name in chosen if name not in PAIRS]
+    if unknown:
+        raise typer.BadParameter(f"no pair named {unknown[0]!r}; there are {', '.join(PAIRS)}.", param_hint="NAMES")
+    results = json.loads(output.read_text()) if output.exists() else {}
+    torch.manual_seed(0)
+    for name in chosen:
+        pair = PAIRS[name]
+        settings = [(mode, batch, n) for mode, batch in SETTINGS for n in threads or (1, 2)]
+        results[name] = {
+            "baseline": pair.baseline,
+            "global": pair.condensed,
+            "target": pair.target,
+            "macs_ratio": macs(pair),
+            "environment": latency.environment(),
+            "measurements": [compare(pair, *setting, rounds, max_seconds) for setting in settings],
+        }
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(results, indent=1) + "\n")
+        Console().print(show(name, results[name]))
+
+
+if __name__ == "__main__":
+    typer.run(run)
