@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,8 +19,8 @@ def register_builder(name: str, builder: Builder) -> None:
     _BUILDERS[name] = builder
 
 
-def build_model(description: dict[str, Any]) -> nn.Module:
-    """Builds the model that a description names, with fresh weights.
+def build_model(description: dict[str, Any], *, pretrained: bool = False) -> nn.Module:
+    """Builds the model that a description names, with fresh weights, or with timm's own if `pretrained`.
 
     A description has `builder` ("timm" unless another part of the package registered its own) and, for timm, `name`
     and `kwargs`. It comes from files that may be anyone's, so it can name registered models only: nothing is imported,
@@ -38,10 +39,12 @@ def build_model(description: dict[str, Any]) -> nn.Module:
             f"build_model: the checkpoint or recipe asks for a {kind!r} model, which cannot be built from its "
             f"description; there are {', '.join(sorted({*_BUILDERS, *_HOMES}))}. Build the model and pass it as model=."
         )
-    return _BUILDERS[kind](description)
+    if pretrained and kind != "timm":
+        raise ValueError(f"build_model: only timm models come pretrained, not {kind!r} ones.")
+    return _build_timm(description, pretrained=True) if pretrained else _BUILDERS[kind](description)
 
 
-def _build_timm(description: dict[str, Any]) -> nn.Module:
+def _build_timm(description: dict[str, Any], pretrained: bool = False) -> nn.Module:
     import timm
 
     import pdecnn.models  # noqa: F401  (registers our models)
@@ -51,7 +54,7 @@ def _build_timm(description: dict[str, Any]) -> nn.Module:
     for key in kwargs:
         if key.startswith(_UNSAFE):
             raise ValueError(f"build_model: kwargs may not contain {key!r}, as it reads files; the model is {name!r}.")
-    model: nn.Module = timm.create_model(name, **kwargs)
+    model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
     return model
 
 
@@ -68,6 +71,15 @@ def check_model_name(name: str) -> None:
         close = get_close_matches(str(name), timm.list_models(), n=3)
         hint = f" Close: {', '.join(map(repr, close))}." if close else ""
         raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
+
+
+def load_teacher(source: str) -> nn.Module:
+    """A teacher for distillation: a checkpoint or run folder, or a registered model that has weights."""
+    from pdecnn.training.checkpoint import load_checkpoint
+
+    if Path(source).exists():
+        return load_checkpoint(source).model
+    return build_model({"name": source}, pretrained=True).eval()
 
 
 def import_factory(text: str) -> Callable[..., nn.Module]:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -130,7 +130,7 @@ def fit(
     try:
         if resume:
             trainer.restore()
-        with torch.backends.mkldnn.flags(enabled=recipe.onednn, allow_tf32=False):
+        with nullcontext() if recipe.onednn else torch.backends.mkldnn.flags(enabled=False):
             return trainer.run_to_end(on_nan)
     finally:
         trainer.close()

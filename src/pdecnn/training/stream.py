@@ -1,0 +1,104 @@
+"""Datasets too large for memory: image folders and all that timm reads (HF datasets, WebDataset shards, TFDS)."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, SequentialSampler, Subset
+
+from pdecnn.training.data import Batch
+from pdecnn.training.datasets import DATASETS, load_dataset
+from pdecnn.training.loaders import Loaders, make_loaders
+from pdecnn.training.recipe import Recipe
+from pdecnn.training.seeding import derive_seed, generator, seed_everything
+
+
+def load_data(recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False) -> Loaders:
+    """The batches of a recipe, whether its data fits in memory or is streamed."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if recipe.data.stream is None and recipe.data.name in DATASETS:
+        return make_loaders(load_dataset(recipe.data.name, data_dir, download=download), recipe, rank, world)
+    return stream_loaders(recipe, Path(data_dir or os.environ.get("PDECNN_DATA") or "data"), download, rank, world)
+
+
+@dataclass(frozen=True)
+class StreamLoader:
+    """Shuffled training batches of a map-style dataset whose transforms draw from the global generators.
+
+    Order and augmentation depend on seed and epoch. Entering an epoch in the middle reads and drops what comes before.
+    """
+
+    dataset: Any
+    batch_size: int
+    workers: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    def __len__(self) -> int:
+        return len(self.dataset) // self.batch_size
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from position `start` on."""
+        order = torch.randperm(len(self.dataset), generator=generator(self.seed, "order", epoch))
+        mine = order[self.rank : len(self) * self.batch_size : self.world_size]
+        subset = Subset(self.dataset, mine.tolist())
+        place = (self.seed, "stream", epoch, self.rank)
+        loader = DataLoader(
+            subset,
+            batch_size=self.batch_size // self.world_size,
+            sampler=SequentialSampler(subset),
+            num_workers=self.workers,
+            generator=generator(*place),
+            worker_init_fn=_Seeder(derive_seed(*place)),
+        )
+        if not self.workers:
+            seed_everything(*place)
+        yield from islice(loader, start, None)
+
+
+@dataclass(frozen=True)
+class _Seeder:
+    """Seeds the generators of a worker process."""
+
+    seed: int
+
+    def __call__(self, worker: int) -> None:
+        seed_everything(self.seed, "worker", worker)
+
+
+def stream_loaders(recipe: Recipe, root: Path, download: bool = False, rank: int = 0, world_size: int = 1) -> Loaders:
+    """Loaders over what `timm.data.create_dataset` finds under `recipe.data.name`, such as `folder` or `hfds/...`."""
+    from timm.data import create_dataset, create_transform
+
+    d, s = recipe.data, recipe.data.stream
+    if s is None:
+        known = ", ".join(DATASETS)
+        raise ValueError(f"recipe: data.name={d.name!r} is none of {known}; other datasets need the part data.stream.")
+    if d.hold_out or d.train_limit or d.test_limit:
+        raise ValueError("recipe: data.hold_out and limits are for datasets in memory, not with data.stream.")
+    name = "" if d.name == "folder" else d.name
+    common = {"input_size": s.image_size, "interpolation": s.interpolation, "mean": s.mean, "std": s.std}
+    erase = {"re_prob": s.random_erase, "re_mode": s.random_erase_mode, "re_count": s.random_erase_count}
+    transforms = {
+        True: create_transform(
+            **common, is_training=True, hflip=d.augment.flip, auto_augment=s.rand_augment, color_jitter=s.color_jitter,
+            **erase,
+        ),
+        False: create_transform(**common, crop_pct=s.crop_fraction),
+    }  # fmt: skip
+    sets = {}
+    for training, split in ((True, s.train_split), (False, s.test_split)):
+        sets[training] = create_dataset(name, str(root), split=split, is_training=training, download=download)
+        sets[training].transform = transforms[training]
+    if not hasattr(sets[True], "__getitem__"):
+        raise ValueError(f"recipe: data.name={d.name!r} has no random access, which exact resumption needs.")
+    evaluation: Any = DataLoader(sets[False], batch_size=d.eval_batch_size, num_workers=s.workers)
+    train = StreamLoader(sets[True], d.batch_size, s.workers, recipe.seed, rank, world_size)
+    shape = [len(s.mean), s.image_size, s.image_size]
+    classes = tuple(str(i) for i in range(s.num_classes))
+    return Loaders(train, evaluation, classes, {"shape": shape, "mean": list(s.mean), "std": list(s.std)})
