@@ -85,14 +85,14 @@ def hartley_filter(v: Tensor, g: Tensor) -> Tensor:
     r"""The periodic `spectral_filter` of images by matrix products alone, for runtimes without an FFT.
 
     With the Hartley matrices `H = cos + sin` and `H' = cos - sin`, and `g` split into its parts `g_e` even and `g_o`
-    odd along each axis, the filter is :math:`H (g_e \cdot T) H + H' (g_o \cdot T) H'` with :math:`T = H v H`.
+    odd along each axis, the filter is :math:`H (g_e \cdot T) H - H' (g_o \cdot T) H'` with :math:`T = H v H`.
     """
     rows, columns = v.shape[-2:]
     g_e, g_o = even_and_odd(g)
     R, C = (hartley_matrix(n, v.dtype, v.device) for n in (rows, columns))
     R_, C_ = (negated(m, 0) for m in (R, C))
     T = R @ v @ C
-    return R @ (g_e * T) @ C + R_ @ (g_o * T) @ C_
+    return R @ (g_e * T) @ C - R_ @ (g_o * T) @ C_
 
 
 def even_and_odd(g: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pdecnn.kernels.advection_diffusion import cpu as advection_diffusion_cpu
+from pdecnn.kernels.depthwise import cpu as depthwise_cpu
 from pdecnn.kernels.native import Library, Missing, load
+from pdecnn.kernels.shared_expand import cpu as shared_expand_cpu
+from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu
 
 # operator -> what makes the native library its implementation on the CPU
 NATIVE: dict[str, Callable[[Library], None]] = {
     "advection_diffusion": advection_diffusion_cpu.register,
+    "depthwise": depthwise_cpu.register,
+    "shared_expand": shared_expand_cpu.register,
+    "spectral_filter": spectral_filter_cpu.register,
 }
 
 

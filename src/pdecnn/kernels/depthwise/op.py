@@ -1,0 +1,112 @@
+"""`pdecnn::depthwise` and the gradient of its stencil: schema, reference, fake, autograd and flop formula.
+
+Both are linear in each argument, and the derivative of either is made of the same two, so they can be differentiated
+any number of times.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from pdecnn.functional.boundary import Boundary
+from pdecnn.functional.depthwise import depthwise as reference
+from pdecnn.functional.depthwise import depthwise_adjoint, extend
+
+LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=_TAGS)
+LIBRARY.define(
+    "depthwise_stencil_gradient(Tensor grad, Tensor y, int[] size, str boundary) -> Tensor",
+    tags=_TAGS,
+)
+
+
+def _forward_reference(y: Tensor, k: Tensor, boundary: str) -> Tensor:
+    return reference(y, k.to(y.dtype), boundary).contiguous()
+
+
+def _stencil_gradient_reference(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> Tensor:
+    """`sum grad[r] y[r + t]` over samples and pixels, for every tap t."""
+    wide = torch.promote_types(y.dtype, torch.float32)
+    grad, y = grad.to(wide), extend(y.to(wide), [m // 2 for m in size], Boundary(boundary))
+    axes = [0, *range(2, y.ndim)]
+    out = y.new_empty((y.shape[1], *size))
+    for tap in itertools.product(*(range(m) for m in size)):
+        shifted = y
+        for axis, t in enumerate(tap, start=2):
+            shifted = shifted.narrow(axis, t, grad.shape[axis])
+        out[(slice(None), *tap)] = (grad * shifted).sum(axes)
+    return out
+
+
+LIBRARY.impl("depthwise", _forward_reference, "CompositeExplicitAutograd")
+LIBRARY.impl("depthwise_stencil_gradient", _stencil_gradient_reference, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("pdecnn::depthwise", lib=LIBRARY)
+def _forward_fake(y: Tensor, k: Tensor, boundary: str) -> Tensor:
+    return y.new_empty(y.shape)
+
+
+@torch.library.register_fake("pdecnn::depthwise_stencil_gradient", lib=LIBRARY)
+def _stencil_gradient_fake(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> Tensor:
+    return y.new_empty((y.shape[1], *size), dtype=torch.promote_types(y.dtype, torch.float32))
+
+
+def adjoint(z: Tensor, k: Tensor, boundary: str) -> Tensor:
+    """`K^T z`; unless borders are mirrored it is the operator of the turned stencil."""
+    if boundary == "neumann":
+        return depthwise_adjoint(z, k.to(z.dtype), boundary)
+    return torch.ops.pdecnn.depthwise.default(z, k.flip(list(range(1, k.ndim))), boundary)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    y, k, ctx.boundary = inputs
+    ctx.save_for_backward(y, k)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    y, k = ctx.saved_tensors
+    grad_y = adjoint(grad, k, ctx.boundary) if ctx.needs_input_grad[0] else None
+    grad_k = None
+    if ctx.needs_input_grad[1]:
+        grad_k = torch.ops.pdecnn.depthwise_stencil_gradient.default(grad, y, list(k.shape[1:]), ctx.boundary)
+        grad_k = grad_k.to(k.dtype)
+    return grad_y, grad_k, None
+
+
+def _setup_gradient_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, y, _, ctx.boundary = inputs
+    ctx.save_for_backward(grad, y)
+
+
+def _gradient_backward(ctx: Any, k: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    grad, y = ctx.saved_tensors
+    to_grad = torch.ops.pdecnn.depthwise.default(y, k, ctx.boundary) if ctx.needs_input_grad[0] else None
+    to_y = adjoint(grad, k, ctx.boundary) if ctx.needs_input_grad[1] else None
+    return to_grad, to_y, None, None
+
+
+torch.library.register_autograd("pdecnn::depthwise", _backward, setup_context=_setup_context, lib=LIBRARY)
+torch.library.register_autograd(
+    "pdecnn::depthwise_stencil_gradient", _gradient_backward, setup_context=_setup_gradient_context, lib=LIBRARY
+)
+
+
+def macs(y_shape: Sequence[int], size: Sequence[int]) -> int:
+    """Multiply-adds: one per pixel and tap."""
+    return int(torch.Size(y_shape).numel() * torch.Size(size).numel())
+
+
+@register_flop_formula(torch.ops.pdecnn.depthwise)
+def _forward_flops(y: Sequence[int], k: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * macs(y, k[1:])
+
+
+@register_flop_formula(torch.ops.pdecnn.depthwise_stencil_gradient)
+def _stencil_gradient_flops(grad: Sequence[int], y: Sequence[int], size: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * macs(y, size)

@@ -1,0 +1,262 @@
+// Filters planes in the real Fourier or the cosine basis: four small matrix products per plane, all of them in cache.
+// README.md derives the basis, the coupling of its sine and cosine parts, and the adjoint.
+#include "product.h"
+
+namespace PDECNN_NS {
+namespace {
+
+// Laid out as cpu.py packs it: 8-byte fields only. Arrays are contiguous.
+struct Problem {
+  int64_t dtype, N, C, H, W, stride, mirrored;
+  const void *rows, *columns;                  // plane -> coefficients: rows (H, H), columns (W, stride)
+  const void *rows_inverse, *columns_inverse;  // coefficients -> plane
+  const void* g;                               // (C, H, W)
+};
+
+struct ForwardCall {
+  Problem problem;
+  const void* v;
+  void* out;
+};
+
+struct BackwardCall {
+  Problem problem;
+  const void *grad, *v;
+  void *grad_v, *grad_g;
+};
+
+// Coefficient i of an axis of n: cosines of frequencies 0 ... n/2, then sines of 1 ... (n-1)/2.
+struct Axis {
+  int64_t n;
+  int64_t half() const { return n / 2; }
+  int64_t sines() const { return (n - 1) / 2; }
+  bool is_sine(int64_t i) const { return i > half(); }
+  int64_t frequency(int64_t i) const { return is_sine(i) ? i - half() : i; }
+  bool has_partner(int64_t i) const { return frequency(i) >= 1 && frequency(i) <= sines(); }
+  int64_t partner(int64_t i) const { return is_sine(i) ? i - half() : i + half(); }
+  int64_t negated(int64_t p) const { return p == 0 ? 0 : n - p; }
+};
+
+template <class T>
+class Filter {
+ public:
+  using A = arithmetic_t<T>;
+
+  explicit Filter(const Problem& p)
+      : p_(p), y_{p.H}, x_{p.W}, size_(p.H * p.stride), arena_(size_t(size_) * sizeof(A) * 8) {
+    for (int i = 0; i < 8; ++i) buffer_[i] = reinterpret_cast<A*>(arena_.data()) + i * size_;
+  }
+  bool ok() const { return arena_.ok(); }
+
+  // Prepares the factors of channel c.
+  void channel(int64_t c) {
+    const A* g = static_cast<const A*>(p_.g) + c * p_.H * p_.W;
+    A *even = buffer_[0], *odd = buffer_[1];
+    for (int64_t i = 0; i < p_.H; ++i)
+      for (int64_t j = 0; j < p_.W; ++j) {
+        const int64_t at = i * p_.stride + j;
+        if (p_.mirrored) {
+          even[at] = g[i * p_.W + j];
+          continue;
+        }
+        const int64_t p = y_.frequency(i), q = x_.frequency(j), p_neg = y_.negated(p), q_neg = x_.negated(q);
+        const A same = g[p * p_.W + q] + g[p_neg * p_.W + q_neg], other = g[p * p_.W + q_neg] + g[p_neg * p_.W + q];
+        even[at] = A(0.25) * (same + other);
+        odd[at] = A(0.25) * (y_.is_sine(i) == x_.is_sine(j) ? other - same : same - other);
+      }
+  }
+
+  void clear_sums() {
+    std::memset(buffer_[2], 0, size_t(size_) * sizeof(A));
+    std::memset(buffer_[3], 0, size_t(size_) * sizeof(A));
+  }
+
+  void forward(const T* v, T* out) {
+    A* coefficients = buffer_[4];
+    analyse(v, coefficients);
+    multiply(coefficients, buffer_[5]);
+    synthesise(buffer_[5], out);
+  }
+
+  // grad_v of one plane; adds what it tells about the factors to the sums.
+  void backward(const T* grad, const T* v, T* grad_v) {
+    A *G = buffer_[4], *V = buffer_[7];
+    analyse(v, V);
+    analyse(grad, G);
+    accumulate(G, V);
+    multiply(G, buffer_[5]);
+    synthesise(buffer_[5], grad_v);
+  }
+
+  void write_grad_g(int64_t c) const {
+    A* grad = static_cast<A*>(grad_g) + c * p_.H * p_.W;
+    const A *even = buffer_[2], *odd = buffer_[3];
+    std::memset(grad, 0, size_t(p_.H * p_.W) * sizeof(A));
+    for (int64_t i = 0; i < p_.H; ++i)
+      for (int64_t j = 0; j < p_.W; ++j) {
+        const int64_t at = i * p_.stride + j;
+        if (p_.mirrored) {
+          grad[i * p_.W + j] = even[at];
+          continue;
+        }
+        const int64_t p = y_.frequency(i), q = x_.frequency(j), p_neg = y_.negated(p), q_neg = x_.negated(q);
+        const A e = A(0.25) * even[at], coupled = y_.has_partner(i) && x_.has_partner(j) ? A(0.25) * odd[at] : A(0);
+        const A o = y_.is_sine(i) == x_.is_sine(j) ? -coupled : coupled;
+        grad[p * p_.W + q] += e + o;
+        grad[p_neg * p_.W + q_neg] += e + o;
+        grad[p * p_.W + q_neg] += e - o;
+        grad[p_neg * p_.W + q] += e - o;
+      }
+  }
+
+  void* grad_g = nullptr;
+
+ private:
+  void times(const void* a, int64_t a_stride, const void* b, int64_t b_stride, A* c, int64_t inner) const {
+    const A *a_ = static_cast<const A*>(a), *b_ = static_cast<const A*>(b);
+    constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
+    if (p_.stride * int64_t(sizeof(A)) % kVectorBytes == 0)
+      product<Lanes<A, kVectorBytes>>(a_, a_stride, b_, b_stride, c, p_.stride, p_.H, inner, p_.stride);
+    else
+      product<Lanes<A, narrow_bytes>>(a_, a_stride, b_, b_stride, c, p_.stride, p_.H, inner, p_.stride);
+  }
+
+  // coefficients = rows v columns
+  void analyse(const T* v, A* coefficients) const {
+    const A* plane = read(v);
+    times(p_.rows, p_.H, plane, p_.stride, buffer_[6], p_.H);
+    times(buffer_[6], p_.stride, p_.columns, p_.stride, coefficients, p_.W);
+  }
+
+  void synthesise(const A* coefficients, T* out) const {
+    times(p_.rows_inverse, p_.H, coefficients, p_.stride, buffer_[6], p_.H);
+    A* plane = in_place() ? reinterpret_cast<A*>(out) : buffer_[4];
+    times(buffer_[6], p_.stride, p_.columns_inverse, p_.stride, plane, p_.W);
+    if (!in_place())
+      for (int64_t i = 0; i < p_.H; ++i) write_numbers(out + i * p_.W, plane + i * p_.stride, p_.W);
+  }
+
+  // Planes whose rows are whole vectors are read and written where they are.
+  bool in_place() const { return sizeof(T) == sizeof(A) && p_.W == p_.stride; }
+
+  const A* read(const T* v) const {
+    if (in_place()) return reinterpret_cast<const A*>(v);
+    for (int64_t i = 0; i < p_.H; ++i) read_numbers(buffer_[5] + i * p_.stride, v + i * p_.W, p_.W);
+    return buffer_[5];
+  }
+
+  // to = even * from + odd * (from at the sine-cosine partner of both axes)
+  void multiply(const A* PDECNN_RESTRICT from, A* PDECNN_RESTRICT to) const {
+    const A *PDECNN_RESTRICT even = buffer_[0], *PDECNN_RESTRICT odd = buffer_[1];
+    PDECNN_VECTORIZE
+    for (int64_t i = 0; i < size_; ++i) to[i] = even[i] * from[i];
+    couple([&](int64_t at, int64_t partner) { to[at] += odd[at] * from[partner]; });
+  }
+
+  void accumulate(const A* PDECNN_RESTRICT G, const A* PDECNN_RESTRICT V) const {
+    A *PDECNN_RESTRICT even = buffer_[2], *PDECNN_RESTRICT odd = buffer_[3];
+    PDECNN_VECTORIZE
+    for (int64_t i = 0; i < size_; ++i) even[i] += G[i] * V[i];
+    couple([&](int64_t at, int64_t partner) { odd[at] += G[at] * V[partner]; });
+  }
+
+  // Visits every coefficient that has a partner along both axes. If W is even it also visits the columns of frequency
+  // 0 and W/2 as if they were partners, which makes runs of W/2: there `odd` is zero, and its sum is not used.
+  template <class F>
+  PDECNN_INLINE void couple(const F& visit) const {
+    if (p_.mirrored) return;
+    const int64_t half = x_.half(), first = x_.n % 2;
+    for (int64_t i = 1; i < p_.H; ++i) {
+      if (!y_.has_partner(i)) continue;
+      const int64_t row = i * p_.stride, other = y_.partner(i) * p_.stride;
+      if (p_.W == 8) couple_rows(row, other, 4, 0, visit);
+      else if (p_.W == 16) couple_rows(row, other, 8, 0, visit);
+      else couple_rows(row, other, half, first, visit);
+    }
+  }
+
+  template <class F>
+  static PDECNN_INLINE void couple_rows(int64_t row, int64_t other, int64_t half, int64_t first, const F& visit) {
+    PDECNN_VECTORIZE
+    for (int64_t j = 0; j < half; ++j) visit(row + first + j, other + first + half + j);
+    PDECNN_VECTORIZE
+    for (int64_t j = 0; j < half; ++j) visit(row + first + half + j, other + first + j);
+  }
+
+  const Problem& p_;
+  const Axis y_, x_;
+  const int64_t size_;
+  Arena arena_;
+  A* buffer_[8];  // even, odd, their sums, and four planes
+};
+
+template <class T>
+Status forward(const ForwardCall& call) {
+  const Problem& p = call.problem;
+  const int64_t plane = p.H * p.W;
+  int32_t failed = 0;
+  const Status status = parallel_for(p.N * p.C, max<int64_t>(1, 16384 / plane), [&](int64_t begin, int64_t end) {
+    Filter<T> filter(p);
+    if (!filter.ok()) {
+      failed = 1;
+      return;
+    }
+    for (int64_t i = begin; i < end; ++i) {  // all samples of a channel one after another
+      const int64_t c = i / p.N, n = i % p.N, at = (n * p.C + c) * plane;
+      if (i == begin || n == 0) filter.channel(c);
+      filter.forward(static_cast<const T*>(call.v) + at, static_cast<T*>(call.out) + at);
+    }
+  });
+  return failed ? kOutOfMemory : status;
+}
+
+template <class T>
+Status backward(const BackwardCall& call) {
+  const Problem& p = call.problem;
+  const int64_t plane = p.H * p.W;
+  int32_t failed = 0;
+  const Status status = parallel_for(p.C, 1, [&](int64_t begin, int64_t end) {
+    Filter<T> filter(p);
+    if (!filter.ok()) {
+      failed = 1;
+      return;
+    }
+    filter.grad_g = call.grad_g;
+    for (int64_t c = begin; c < end; ++c) {
+      filter.channel(c);
+      filter.clear_sums();
+      for (int64_t n = 0; n < p.N; ++n) {
+        const int64_t at = (n * p.C + c) * plane;
+        filter.backward(static_cast<const T*>(call.grad) + at, static_cast<const T*>(call.v) + at,
+                        static_cast<T*>(call.grad_v) + at);
+      }
+      filter.write_grad_g(c);
+    }
+  });
+  return failed ? kOutOfMemory : status;
+}
+
+template <class F>
+Status by_dtype(int64_t dtype, const F& f) {
+  switch (dtype) {
+    case kFloat32: return f(float{});
+    case kFloat64: return f(double{});
+    case kBFloat16: return f(bfloat16{});
+  }
+  return kBadArgument;
+}
+
+}  // namespace
+}  // namespace PDECNN_NS
+
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_forward)(const void* call) {
+  using namespace PDECNN_NS;
+  const auto& c = *static_cast<const ForwardCall*>(call);
+  return by_dtype(c.problem.dtype, [&](auto t) { return forward<decltype(t)>(c); });
+}
+
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_backward)(const void* call) {
+  using namespace PDECNN_NS;
+  const auto& c = *static_cast<const BackwardCall*>(call);
+  return by_dtype(c.problem.dtype, [&](auto t) { return backward<decltype(t)>(c); });
+}

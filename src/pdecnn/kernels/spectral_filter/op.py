@@ -1,0 +1,112 @@
+"""`pdecnn::spectral_filter` and its adjoint: schema, default implementation, fake, autograd and flop formula.
+
+The filter is linear in `v` and in `g`, and its own adjoint in `v`. The derivative of the adjoint is made of the same
+two operators, so both can be differentiated any number of times. Half precision is computed in float32.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from pdecnn.kernels.spectral_filter.choice import fastest
+from pdecnn.kernels.spectral_filter.methods import COSINE, METHODS, Method
+
+LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+LIBRARY.define("spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor", tags=_TAGS)
+LIBRARY.define(
+    "spectral_filter_backward(Tensor grad, Tensor v, Tensor g, str boundary) -> (Tensor, Tensor)",
+    tags=_TAGS,
+)
+
+
+def arithmetic(v: Tensor) -> torch.dtype:
+    """The dtype that a filter of `v` is computed in: float32 or wider."""
+    return torch.promote_types(v.dtype, torch.float32)
+
+
+def _method(v: Tensor, boundary: str) -> Method:
+    if boundary == "neumann":
+        return COSINE
+    return METHODS[fastest(v.shape[2:], native=False)]
+
+
+def _filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
+    wide = arithmetic(v)
+    out = _method(v, boundary).filter(v.to(wide).contiguous(), g.to(wide))
+    return out.to(v.dtype).contiguous()
+
+
+def _adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
+    wide = arithmetic(v)
+    adjoint = _method(v, boundary).adjoint
+    grad_v, grad_g = adjoint(grad.to(wide).contiguous(), v.to(wide).contiguous(), g.to(wide))
+    return grad_v.to(v.dtype).contiguous(), grad_g.to(g.dtype).contiguous()
+
+
+LIBRARY.impl("spectral_filter", _filter, "CompositeExplicitAutograd")
+LIBRARY.impl("spectral_filter_backward", _adjoint, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("pdecnn::spectral_filter", lib=LIBRARY)
+def _filter_fake(v: Tensor, g: Tensor, boundary: str) -> Tensor:
+    return v.new_empty(v.shape)
+
+
+@torch.library.register_fake("pdecnn::spectral_filter_backward", lib=LIBRARY)
+def _adjoint_fake(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
+    return v.new_empty(v.shape), g.new_empty(g.shape)
+
+
+run_filter = torch.ops.pdecnn.spectral_filter.default
+_run_adjoint = torch.ops.pdecnn.spectral_filter_backward.default
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    v, g, ctx.boundary = inputs
+    ctx.save_for_backward(v if ctx.needs_input_grad[1] else None, g)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    v, g = ctx.saved_tensors
+    if v is None:
+        return run_filter(grad, g, ctx.boundary), None, None
+    grad_v, grad_g = _run_adjoint(grad, v, g, ctx.boundary)
+    return grad_v, grad_g, None
+
+
+def _setup_adjoint_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    grad, v, g, ctx.boundary = inputs
+    ctx.save_for_backward(grad, v, g)
+
+
+def _adjoint_backward(ctx: Any, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    # of (filter(grad, g), product(grad, v)) along (alpha, beta)
+    grad, v, g = ctx.saved_tensors
+    to_grad, to_g = _run_adjoint(alpha, grad, g, ctx.boundary)
+    return to_grad + run_filter(v, beta, ctx.boundary), run_filter(grad, beta, ctx.boundary), to_g, None
+
+
+torch.library.register_autograd("pdecnn::spectral_filter", _backward, setup_context=_setup_context, lib=LIBRARY)
+torch.library.register_autograd(
+    "pdecnn::spectral_filter_backward", _adjoint_backward, setup_context=_setup_adjoint_context, lib=LIBRARY
+)
+
+
+def macs(v_shape: Sequence[int]) -> int:
+    """Multiply-adds of a filter by the matrices of each axis: there and back, and the factors."""
+    size = torch.Size(v_shape)
+    return int(size.numel() * (2 * sum(size[2:]) + 2))
+
+
+@register_flop_formula(torch.ops.pdecnn.spectral_filter)
+def _filter_flops(v: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * macs(v)
+
+
+@register_flop_formula(torch.ops.pdecnn.spectral_filter_backward)
+def _adjoint_flops(grad: Sequence[int], *_: Any, **__: Any) -> int:
+    return 3 * macs(grad)  # two transforms there, one back
