@@ -291,12 +291,28 @@ def test_mistakes_are_named():
         profile(nn.Linear(2, 2), torch.zeros(1, 2)).subtree("fc")
 
 
-def test_an_odd_number_of_flops_is_refused(monkeypatch):
+def test_a_single_multiplication_is_a_whole_mac(monkeypatch):
     from torch.utils import flop_counter
 
     monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.relu, lambda *a, out_val=None, **k: 3)
-    with pytest.raises(ValueError, match="must be even: a MAC is 2"):
-        macs_of(torch.ops.aten.relu, torch.zeros(1), (torch.zeros(1),), {})
+    assert macs_of(torch.ops.aten.relu, torch.zeros(1), (torch.zeros(1),), {}) == 2
+
+
+def solve(K, diffusivity):
+    from pdecnn.kernels import advection_diffusion
+
+    return Fn(lambda h: advection_diffusion(h, h, h, diffusivity(h), diffusivity(h), h, K=K))
+
+
+@pytest.mark.parametrize("K", [1, 4])
+def test_pde_steps_are_counted_from_the_operator(K):
+    h = torch.zeros(2, 3, 4, 5)
+    learned, constant = solve(K, lambda h: h), solve(K, lambda h: 1.0)
+    for model, setup in ((learned, 14), (constant, 4)):
+        report = profile(model, h)
+        assert report.macs == {**dict.fromkeys(KINDS, 0), "pde": (6 * K + setup) * h.numel()}
+        assert (report.pde_solves, report.depth, report.conv_fc, report.thop) == (1, 1, 0, 0)
+        assert report.exact == profile(model, h.to("meta")).exact
 
 
 def test_published_functions_are_reachable():

@@ -282,6 +282,8 @@ def test_own_results_are_read(tmp_path):
         },
         {"model": "cifar_resnet32", "dataset": "CIFAR-10", "accuracy": 91.5},
         {"model": "cifar_resnet32", "dataset": "fashion-mini", "accuracy": 80.0},
+        {"model": "cifar_resnet32", "dataset": "cifar10", "accuracy": None},
+        {"model": "cifar_resnet32", "dataset": "cifar10", "accuracy": 1.0, "recipe": {"model": {"kwargs": {"K": 1}}}},
     ]
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     (tmp_path / "other.json").write_text("[1, 2]")

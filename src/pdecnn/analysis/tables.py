@@ -143,7 +143,7 @@ def build_table(number: int, *, measure_latency: bool = False, results: str | Pa
         number: 1 to 8.
         measure_latency: Whether to time one image through every network.
         results: Folder with our own runs: JSON files that hold a dict, or a list of dicts, with the keys `model`,
-            `dataset` and `accuracy` (per cent; a number or one per seed).
+            `dataset` and `accuracy` (per cent; a number or one per seed), as `result.json` of a training run.
 
     Example:
         >>> table = build_table(1, results=None)
@@ -212,11 +212,17 @@ def read_results(folder: str | Path) -> Mapping[tuple[str, str], list[float]]:
     for path in sorted(Path(folder).glob("**/*.json")):
         content = json.loads(path.read_text())
         for run in content if isinstance(content, list) else [content]:
-            if isinstance(run, dict) and {"model", "dataset", "accuracy"} <= run.keys():
+            if isinstance(run, dict) and {"model", "dataset"} <= run.keys() and _is_plain(run):
                 values = run["accuracy"] if isinstance(run["accuracy"], list) else [run["accuracy"]]
                 key = (run["model"], _dataset_name(run["dataset"]))
                 found.setdefault(key, []).extend(float(v) for v in values)
     return found
+
+
+def _is_plain(run: Mapping[str, Any]) -> bool:
+    """Whether a run was finished, and with the model as it is registered."""
+    model = run.get("recipe", {}).get("model", {})
+    return run.get("accuracy") is not None and not model.get("kwargs")
 
 
 def _dataset_name(name: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pdecnn.analysis.formulas import BATCH_NORMS, has_formula, kind_of, macs_of, reason_uncounted
+from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS, has_formula, kind_of, macs_of, reason_uncounted
 
 _LAYER_KINDS = ("convolution", "linear", "pde")
 _AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
@@ -133,7 +133,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tally.macs[module, kind] += macs
             tally.pde_solves += kind == "pde"
             if kind in ("convolution", "linear"):
-                biased = kind == "convolution" and args[2] is not None
+                biased = packet in CONVOLUTIONS and args[2] is not None
                 tally.thop[module] += macs + (outs[0].numel() if biased else 0)
         elif (reason := reason_uncounted(func)) is not None and outs:
             key = (func._schema.name, reason)
