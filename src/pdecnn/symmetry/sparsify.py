@@ -3,8 +3,8 @@ r"""Lossless sparsification: among all networks that compute the same function, 
 .. math:: \min_T \sum_W \sum_{ij} \sqrt{\tilde W_{ij}^2 + \epsilon^2}, \qquad \tilde W = T_w W T_r^{-1}
 
 `T` runs over the symmetry group, the sum over all matrices that touch a stream, and epsilon falls from 1e-1 to 1e-5.
-Generic weights admit n(n-1)/2 zeros for a stage with O(n) and n^2 - n with GL(n); more can be had only if the weights are
-special.
+Generic weights admit n(n-1)/2 zeros for a stage with O(n) and n^2 - n with GL(n); more can be had only if the weights
+are special.
 """
 
 import copy

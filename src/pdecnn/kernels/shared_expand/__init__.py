@@ -1,5 +1,38 @@
 """The shared-stencil expansion of the hyperbolic networks, by the fastest kernel of this machine."""
 
-from pdecnn.functional.shared_stencils import shared_expand as shared_expand
-from pdecnn.functional.shared_stencils import shared_expand_moments as shared_expand_moments
-from pdecnn.functional.shared_stencils import shared_expand_product as shared_expand_product
+import torch
+from torch import Tensor
+
+from pdecnn.functional.shared_stencils import check_expand
+from pdecnn.kernels.shared_expand import op as op
+
+
+def shared_expand(u: Tensor, stencils: Tensor, stride: int = 1) -> Tensor:
+    """`pdecnn.functional.shared_expand`, computed by the fastest kernel."""
+    check_expand("shared_expand", u, stencils, stride)
+    out: Tensor = torch.ops.pdecnn.shared_expand(u, stencils, stride)
+    return out
+
+
+def shared_expand_moments(u: Tensor, stencils: Tensor, stride: int = 1) -> tuple[Tensor, Tensor]:
+    """`pdecnn.functional.shared_expand_moments`, computed by the fastest kernel; the expansion is not stored."""
+    check_expand("shared_expand_moments", u, stencils, stride)
+    mean, var = torch.ops.pdecnn.shared_expand_moments(u, stencils, stride)
+    return mean, var
+
+
+def shared_expand_product(
+    u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int = 1
+) -> Tensor:
+    """`pdecnn.functional.shared_expand_product`, computed by the fastest kernel; the expansion is not stored."""
+    check_expand("shared_expand_product", u, stencils, stride)
+    expected = op.output_shape(u, stencils, stride)
+    if tuple(c.shape) != expected:
+        raise ValueError(
+            f"shared_expand_product: expected c of shape {expected} like the expansion, got {tuple(c.shape)}."
+        )
+    for name, q in (("scale", scale), ("shift", shift)):
+        if tuple(q.shape) != expected[1:2]:
+            raise ValueError(f"shared_expand_product: expected {name} of shape ({expected[1]},), got {tuple(q.shape)}.")
+    out: Tensor = torch.ops.pdecnn.shared_expand_product(u, stencils, scale, shift, c, stride)
+    return out
