@@ -31,11 +31,14 @@ def compile_for_hopper(kernel, storage, arithmetic, **constants):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
+    annotated = {p.name: p.annotation_type for p in kernel.params}
+    assert {name for name, a in annotated.items() if a == "fp64"} == {"dt", "dt_dx", "dt_dy", "dt_dx2", "dt_dy2"}
+
     def kind(name):
         if name in constants:
             return "constexpr"
-        if name.startswith("dt"):
-            return "fp64"
+        if annotated[name]:
+            return annotated[name]
         if name in ("planes", "C", "H", "W", "K") or name[-3:] in ("_sn", "_sc", "_sy", "_sx"):
             return "i32"
         return f"*{arithmetic}" if name in ("states", "scratch") else f"*{storage}"
