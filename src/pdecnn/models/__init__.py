@@ -6,6 +6,8 @@ from pdecnn.models.cifar_densenet import CifarDenseNet as CifarDenseNet
 from pdecnn.models.cifar_resnet import CifarResNet as CifarResNet
 from pdecnn.models.hyperbolic import HyperbolicConfig as HyperbolicConfig
 from pdecnn.models.hyperbolic import HyperbolicNet as HyperbolicNet
+from pdecnn.models.lowcost import LowCostConfig as LowCostConfig
+from pdecnn.models.lowcost import LowCostNet as LowCostNet
 from pdecnn.models.mdeq import CifarMDEQ as CifarMDEQ
 from pdecnn.models.mnist import MnistNet as MnistNet
 from pdecnn.models.mnist import MnistToy as MnistToy

@@ -7,8 +7,7 @@ from pdecnn.functional.boundary import Boundary
 from pdecnn.functional.depthwise import autocorrelation, check_stencil, pointwise, reflected
 from pdecnn.functional.time_step import check_time_step
 from pdecnn.kernels.depthwise.op import adjoint as _adjoint
-
-_correlate = torch.ops.pdecnn.depthwise.default
+from pdecnn.kernels.depthwise.op import correlate as _correlate
 
 
 def depthwise(y: Tensor, k: Tensor, boundary: str | Boundary = "periodic") -> Tensor:

@@ -34,13 +34,13 @@ def _stencil_gradient_reference(grad: Tensor, y: Tensor, size: Sequence[int], bo
     wide = torch.promote_types(y.dtype, torch.float32)
     grad, y = grad.to(wide), extend(y.to(wide), [m // 2 for m in size], Boundary(boundary))
     axes = [0, *range(2, y.ndim)]
-    out = y.new_empty((y.shape[1], *size))
+    taps = []
     for tap in itertools.product(*(range(m) for m in size)):
         shifted = y
         for axis, t in enumerate(tap, start=2):
             shifted = shifted.narrow(axis, t, grad.shape[axis])
-        out[(slice(None), *tap)] = (grad * shifted).sum(axes)
-    return out
+        taps.append((grad * shifted).sum(axes))
+    return torch.stack(taps, 1).view(-1, *size)
 
 
 LIBRARY.impl("depthwise", _forward_reference, "CompositeExplicitAutograd")
@@ -57,11 +57,17 @@ def _stencil_gradient_fake(grad: Tensor, y: Tensor, size: Sequence[int], boundar
     return y.new_empty((y.shape[1], *size), dtype=torch.promote_types(y.dtype, torch.float32))
 
 
+def correlate(y: Tensor, k: Tensor, boundary: str) -> Tensor:
+    """The operator `pdecnn::depthwise`; arguments are not checked."""
+    out: Tensor = torch.ops.pdecnn.depthwise.default(y, k, boundary)
+    return out
+
+
 def adjoint(z: Tensor, k: Tensor, boundary: str) -> Tensor:
     """`K^T z`; unless borders are mirrored it is the operator of the turned stencil."""
     if boundary == "neumann":
         return depthwise_adjoint(z, k.to(z.dtype), boundary)
-    return torch.ops.pdecnn.depthwise.default(z, k.flip(list(range(1, k.ndim))), boundary)
+    return correlate(z, k.flip(list(range(1, k.ndim))), boundary)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -86,7 +92,7 @@ def _setup_gradient_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -
 
 def _gradient_backward(ctx: Any, k: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
     grad, y = ctx.saved_tensors
-    to_grad = torch.ops.pdecnn.depthwise.default(y, k, ctx.boundary) if ctx.needs_input_grad[0] else None
+    to_grad = correlate(y, k, ctx.boundary) if ctx.needs_input_grad[0] else None
     to_y = adjoint(grad, k, ctx.boundary) if ctx.needs_input_grad[1] else None
     return to_grad, to_y, None, None
 

@@ -24,7 +24,7 @@ def real_fourier_matrix(n: int) -> Tensor:
     p = torch.arange(n // 2 + 1, dtype=torch.float64)
     angle = 2 * math.pi * (p[:, None] * j % n) / n
     B = torch.cat([angle.cos(), angle[1 : (n + 1) // 2].sin()])
-    return B / B.norm(dim=1, keepdim=True)
+    return B.div(torch.linalg.vector_norm(B, dim=1, keepdim=True))
 
 
 @cache

@@ -4,6 +4,7 @@ Each is a pair of functions: `filter(v, g)`, and `adjoint(grad, v, g)` which ret
 `choice.py` says which is the fastest at a size.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -156,4 +157,4 @@ def hartley_of_grid(H: int, W: int, dtype: torch.dtype, device: torch.device) ->
         p, q = p.flatten().double(), q.flatten().double()
         turns = (p[:, None] * p % H) / H + (q[:, None] * q % W) / W
         angle = 2 * torch.pi * turns
-        return ((angle.cos() + angle.sin()) / (H * W) ** 0.5).to(dtype)
+        return (angle.cos() + angle.sin()).div(math.sqrt(H * W)).to(dtype)

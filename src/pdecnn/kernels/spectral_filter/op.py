@@ -61,8 +61,15 @@ def _adjoint_fake(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Te
     return v.new_empty(v.shape), g.new_empty(g.shape)
 
 
-run_filter = torch.ops.pdecnn.spectral_filter.default
-_run_adjoint = torch.ops.pdecnn.spectral_filter_backward.default
+def run_filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
+    """The operator `pdecnn::spectral_filter`; arguments are not checked."""
+    out: Tensor = torch.ops.pdecnn.spectral_filter.default(v, g, boundary)
+    return out
+
+
+def _run_adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
+    out: tuple[Tensor, Tensor] = torch.ops.pdecnn.spectral_filter_backward.default(grad, v, g, boundary)
+    return out
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
