@@ -60,7 +60,7 @@ def forward(
     dtype = _arithmetic_dtype(h)
     programs = _programs(h, num_warps, 2 * H * W * dtype.itemsize)
     states = torch.empty(programs * 2 * H * W, dtype=dtype, device=h.device)
-    with torch.cuda.device_of(h):
+    with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
         forward_kernel[(programs,)](
             *_fields(h, out, h, h if h_prev is None else h_prev, u, v, D_x, D_y, h if f is None else f),
             states, N * C, C, H, W, K, *_scalars(dt, dx, dy),
@@ -108,7 +108,7 @@ def backward(
         scratch = torch.empty(programs * per_program, dtype=dtype, device=h.device)
         outputs = [maps.get(i, sums.get(i, scratch)) for i in range(7)]
         strides = torch.empty_like(h, device="meta").stride()  # of every gradient map
-        with torch.cuda.device_of(h):
+        with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
             backward_kernel[(programs,)](
                 *_fields(h, grad, h, h if h_prev is None else h_prev, *coefficients, h if f is None else f),
                 *outputs, *strides, scratch, N * C, C, H, W, K, *_scalars(dt, dx, dy),

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 r"""The device code of `triton.py`: one march over K steps that serves the solver and its adjoint.
 
 With `A_x = u dt/dx`, `B_x = D_x dt/dx^2`, `M = 1 - 2 sum B`, `r = 1 / (1 + 2 sum B)` a step of the solver is
