@@ -13,6 +13,7 @@ class DepthwiseConv2d(nn.Module):
     Args:
         channels: Number of channels C.
         kernel_size: Odd size m of the stencils.
+        bias: Whether to add a number per channel.
         boundary: What lies beyond the border: zeros (`"dirichlet"`), or see `Boundary`.
         device: Where the parameters live.
         dtype: Type of the parameters.
@@ -30,6 +31,7 @@ class DepthwiseConv2d(nn.Module):
         channels: int,
         kernel_size: int = 3,
         *,
+        bias: bool = False,
         boundary: str | Boundary = "dirichlet",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -40,16 +42,21 @@ class DepthwiseConv2d(nn.Module):
         self.channels, self.kernel_size = channels, kernel_size
         self.boundary = Boundary.parse(boundary, "DepthwiseConv2d")
         self.stencil = nn.Parameter(torch.empty(channels, kernel_size, kernel_size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(channels, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform by fan-in, as `nn.Conv2d`."""
+        """Uniform by fan-in, as `nn.Conv2d`; a bias starts at zero."""
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
         nn.init.uniform_(self.stencil, -1 / self.kernel_size, 1 / self.kernel_size)
 
     def forward(self, y: Tensor) -> Tensor:
-        """`K y`."""
-        return depthwise(y, self.stencil, self.boundary)
+        """`K y` (plus the bias)."""
+        out = depthwise(y, self.stencil, self.boundary)
+        return out if self.bias is None else out + self.bias[:, None, None]
 
     def extra_repr(self) -> str:
         """The arguments."""
-        return f"{self.channels}, kernel_size={self.kernel_size}, boundary={self.boundary.value!r}"
+        bias = self.bias is not None
+        return f"{self.channels}, kernel_size={self.kernel_size}, bias={bias}, boundary={self.boundary.value!r}"

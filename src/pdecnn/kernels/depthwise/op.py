@@ -16,7 +16,7 @@ from pdecnn.functional.boundary import Boundary
 from pdecnn.functional.depthwise import depthwise as reference
 from pdecnn.functional.depthwise import depthwise_adjoint, extend
 
-LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
+LIBRARY: Any = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=_TAGS)
 LIBRARY.define(

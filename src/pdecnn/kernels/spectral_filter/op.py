@@ -14,7 +14,7 @@ from torch.utils.flop_counter import register_flop_formula
 from pdecnn.kernels.spectral_filter.choice import fastest
 from pdecnn.kernels.spectral_filter.methods import COSINE, METHODS, Method
 
-LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
+LIBRARY: Any = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define("spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor", tags=_TAGS)
 LIBRARY.define(
