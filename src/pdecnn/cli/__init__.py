@@ -19,6 +19,7 @@ def main() -> None:
 from pdecnn.cli import distill as distill  # noqa: E402
 from pdecnn.cli import profile as profile  # noqa: E402
 from pdecnn.cli import recipes as recipes  # noqa: E402
+from pdecnn.cli import symmetry as symmetry  # noqa: E402
 from pdecnn.cli import tables as tables  # noqa: E402
 from pdecnn.cli import train as train  # noqa: E402
 from pdecnn.cli import validate as validate  # noqa: E402

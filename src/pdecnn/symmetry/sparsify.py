@@ -18,7 +18,7 @@ from pdecnn.models.hyperbolic import HyperbolicNet
 from pdecnn.symmetry.fold import fold
 from pdecnn.symmetry.groups import Group
 from pdecnn.symmetry.matrices import StreamMatrix, continuous, descend, stream_matrices
-from pdecnn.symmetry.polish import polish
+from pdecnn.symmetry.polish import CONVERGED, polish
 from pdecnn.symmetry.streams import StageSymmetry, symmetry_of
 from pdecnn.symmetry.transform import transform, verify
 
@@ -99,9 +99,10 @@ def sparsify(
     x = _noise(folded) if x is None else x
     transform_error = verify(folded, _turned(folded, T), x)
     zeros_after = len(_small(matrices, T, threshold))
-    masks: list[Tensor] | None = None
+    masks = None
     if polished:
         T, masks = polish(matrices, symmetry, T, threshold)
+    masks = _masks(matrices, T, CONVERGED) if masks is None else masks
     sparse = _turned(folded, T, masks)
     return Sparsification(
         model=sparse.to(next(model.parameters()).dtype),
