@@ -1,31 +1,8 @@
 // K steps of advection-diffusion and their adjoint on the CPU. The C ABI is at the end; op.py calls it.
 #include "adjoint.h"
+#include "resident.h"
 
 namespace PDECNN_NS {
-
-// Laid out as op.py packs it: 8-byte fields only.
-struct Problem {
-  int64_t dtype, N, C, H, W, K, boundary, interleaved;
-  double dt, dx, dy;
-  Map h, h_prev, u, v, D_x, D_y, f;
-};
-
-struct ForwardCall {
-  Problem problem;
-  Map out;
-};
-
-// A gradient is a map, or one number for each plane (then `sums` is the address of N*C numbers), or not wanted.
-struct Gradient {
-  Map map;
-  void* sums;
-};
-
-struct BackwardCall {
-  Problem problem;
-  Map grad_out;
-  Gradient h, h_prev, u, v, D_x, D_y, f;
-};
 
 // Numbers of a row that are worked on together: enough to pay for the row's set-up, few enough to stay in cache.
 constexpr int64_t kForwardRow = 256, kBackwardRow = 192;
@@ -110,6 +87,8 @@ template <class T>
 Status forward(const ForwardCall& call) {
   using A = arithmetic_t<T>;
   const Problem& p = call.problem;
+  Status status;
+  if (resident_forward<T>(call, status)) return status;
   const Scheme<A> q(Boundary(p.boundary), p.dt, p.dx, p.dy);
   auto keep = [&](const RowLayout& l) { return ForwardRows<A>::keep(l, p.H, p.K); };
   return for_each_group<A>(p, kForwardRow, keep, [&](const Group& g, const RowLayout& l, const Kept<A>& kept) {
@@ -155,6 +134,8 @@ template <class T>
 Status backward(const BackwardCall& call) {
   using A = arithmetic_t<T>;
   const Problem& p = call.problem;
+  Status status;
+  if (resident_backward<T>(call, status)) return status;
   const Scheme<A> q(Boundary(p.boundary), p.dt, p.dx, p.dy);
   auto keep = [&](const RowLayout& l) { return BackwardRows<A>{p.K}.keep(l, p.H); };
   return for_each_group<A>(p, kBackwardRow, keep, [&](const Group& g, const RowLayout& l, const Kept<A>& kept) {

@@ -2,7 +2,7 @@
 #define PDECNN_ISA baseline
 #include "pdecnn.h"
 
-extern "C" ParallelFor pdecnn_parallel_for = nullptr;
+ParallelFor pdecnn_parallel_for = nullptr;
 
 // Bumped whenever the signature of an exported function changes; Python refuses a library of another number.
 PDECNN_EXPORT int32_t pdecnn_abi_version() { return 1; }

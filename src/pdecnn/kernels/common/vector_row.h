@@ -1,0 +1,104 @@
+// A row of W columns in registers. The neighbours in x come from rotating the registers: no halos, no unaligned reads.
+#pragma once
+
+#include "pdecnn.h"
+
+namespace PDECNN_NS {
+
+template <class A, int N>
+struct vector_of {
+  typedef A type __attribute__((vector_size(N * sizeof(A))));
+};
+
+// The widest vector that pays, in bytes; narrower machines split it.
+constexpr int kVectorBytes = 64;
+
+constexpr int power_of_two_from(int n) { return n <= 4 ? 4 : 2 * power_of_two_from((n + 1) / 2); }
+
+template <class A, int W>
+struct VectorRow {
+  static constexpr int kMost = kVectorBytes / int(sizeof(A));
+  static constexpr int kLanes = W >= kMost ? kMost : power_of_two_from(W);
+  static constexpr int kVectors = (W + kLanes - 1) / kLanes;
+  static constexpr int kStride = kVectors * kLanes;  // numbers that a row takes in scratch memory
+  static constexpr int kLast = (W - 1) % kLanes;     // the lane of the last column
+  using V = typename vector_of<A, kLanes>::type;
+  V v[kVectors];
+
+  PDECNN_INLINE static VectorRow load(const A* p) {
+    VectorRow r;
+    for (int i = 0; i < kVectors; ++i) std::memcpy(&r.v[i], p + i * kLanes, sizeof(V));
+    return r;
+  }
+  PDECNN_INLINE void store(A* p) const {
+    for (int i = 0; i < kVectors; ++i) std::memcpy(p + i * kLanes, &v[i], sizeof(V));
+  }
+  PDECNN_INLINE static VectorRow all(A value) {
+    VectorRow r;
+    for (int i = 0; i < kVectors; ++i) r.v[i] = value - V{};
+    return r;
+  }
+  // W columns from and to memory of the storage type; lanes beyond the last column are zero.
+  template <class T>
+  PDECNN_INLINE static VectorRow read(const T* p) {
+    A row[kStride] = {};
+    for (int x = 0; x < W; ++x) row[x] = widen(p[x]);
+    return load(row);
+  }
+  template <class T>
+  PDECNN_INLINE void write(T* p) const {
+    A row[kStride];
+    store(row);
+    for (int x = 0; x < W; ++x) narrow(row[x], p[x]);
+  }
+  PDECNN_INLINE double sum() const {
+    double total = 0;
+    for (int x = 0; x < W; ++x) total += double(v[x / kLanes][x % kLanes]);
+    return total;
+  }
+
+  // The row moved so that place x holds what was at x+1 (at x-1), around the border.
+  PDECNN_INLINE VectorRow next() const {
+    VectorRow r;
+    for (int i = 0; i < kVectors; ++i) r.v[i] = after(v[i], v[(i + 1) % kVectors]);
+    if constexpr (kLast != kLanes - 1) r.v[kVectors - 1][kLast] = v[0][0];
+    return r;
+  }
+  PDECNN_INLINE VectorRow previous() const {
+    VectorRow r;
+    for (int i = 0; i < kVectors; ++i) r.v[i] = before(v[(i + kVectors - 1) % kVectors], v[i]);
+    if constexpr (kLast != kLanes - 1) r.v[0][0] = v[kVectors - 1][kLast];
+    return r;
+  }
+
+#define PDECNN_ROW_OPERATOR(op)                                                       \
+  friend PDECNN_INLINE VectorRow operator op(const VectorRow& a, const VectorRow& b) { \
+    VectorRow r;                                                                      \
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] op b.v[i];                     \
+    return r;                                                                         \
+  }                                                                                   \
+  friend PDECNN_INLINE VectorRow operator op(A a, const VectorRow& b) {               \
+    VectorRow r;                                                                      \
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a op b.v[i];                          \
+    return r;                                                                         \
+  }
+  PDECNN_ROW_OPERATOR(+)
+  PDECNN_ROW_OPERATOR(-)
+  PDECNN_ROW_OPERATOR(*)
+  PDECNN_ROW_OPERATOR(/)
+#undef PDECNN_ROW_OPERATOR
+
+ private:
+  PDECNN_INLINE static V after(V a, V b) {
+    if constexpr (kLanes == 4) return __builtin_shufflevector(a, b, 1, 2, 3, 4);
+    else if constexpr (kLanes == 8) return __builtin_shufflevector(a, b, 1, 2, 3, 4, 5, 6, 7, 8);
+    else return __builtin_shufflevector(a, b, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
+  }
+  PDECNN_INLINE static V before(V a, V b) {
+    if constexpr (kLanes == 4) return __builtin_shufflevector(a, b, 3, 4, 5, 6);
+    else if constexpr (kLanes == 8) return __builtin_shufflevector(a, b, 7, 8, 9, 10, 11, 12, 13, 14);
+    else return __builtin_shufflevector(a, b, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30);
+  }
+};
+
+}  // namespace PDECNN_NS
