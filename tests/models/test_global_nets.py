@@ -1,0 +1,171 @@
+"""What the counts do not show: the wiring of the DARTS cell, the published init, the alternative fits."""
+
+import math
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import pdecnn  # noqa: F401  (registers the models)
+from pdecnn.layers import GlobalLayer
+from pdecnn.models.cifar_resnet import CifarResNet, ResNetConfig
+from pdecnn.models.darts_cell import Cell, FactorizedReduce
+from pdecnn.models.mnist import MnistToy
+from pdecnn.models.mobile_global import EfficientNetGlobal, MobileNetV3Global, _mobilenetv2, _mobilenetv3
+
+
+@pytest.mark.parametrize(
+    "reduction, nodes",
+    [
+        # s0 = 1, s1 = 10: n2 = s0 + s1, n3 = s0 + s1, n4 = s1 + s0, n5 = s0 + n2
+        (False, [11, 11, 11, 12]),
+        # n2 = s0 + s1, n3 = n2 + s1, n4 = s0 + n2, n5 = n2 + s1
+        (True, [11, 21, 12, 21]),
+    ],
+)
+def test_darts_cell_is_wired_as_published(reduction, nodes):
+    layers = {"act_layer": nn.ReLU, "norm_layer": nn.BatchNorm2d, "dd": {}}
+    cell = Cell(1, 1, 1, reduction=reduction, s0_is_larger=False, drop_path=0.0, **layers)
+    cell.prepare0 = cell.prepare1 = nn.Identity()
+    cell.edges = nn.ModuleList(nn.Identity() for _ in cell.edges)
+    out = cell(torch.full((1, 1, 1, 1), 10.0), torch.full((1, 1, 1, 1), 1.0))
+    assert out.flatten().tolist() == nodes
+
+
+def test_darts_operations_are_the_published_ones():
+    layers = {"act_layer": nn.ReLU, "norm_layer": nn.BatchNorm2d, "dd": {}}
+
+    def kinds(reduction):
+        cell = Cell(4, 4, 4, reduction=reduction, s0_is_larger=True, drop_path=0.0, **layers)
+        for edge in cell.edges:
+            convs = [m for m in edge.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
+            pools = [m for m in edge.modules() if isinstance(m, nn.MaxPool2d)]
+            if convs:
+                yield ("sep3", "dil3")[convs[0].dilation == (2, 2)], convs[0].stride[0], len(convs)
+            else:
+                yield ("max3", pools[0].stride, 0) if pools else ("skip", 1, 0)
+
+    sep, dil, skip = ("sep3", 1, 2), ("dil3", 1, 1), ("skip", 1, 0)
+    assert list(kinds(False)) == [sep, sep, sep, sep, sep, skip, skip, dil]
+    strided = ("max3", 2, 0)
+    assert list(kinds(True)) == [strided, strided, skip, strided, strided, skip, skip, strided]
+
+
+@pytest.mark.parametrize("side", [1, 4, 5])
+def test_factorized_reduce_reads_even_and_odd_pixels(side):
+    reduce = FactorizedReduce(1, 2, nn.Identity, identity, {})
+    for conv in (reduce.conv1, reduce.conv2):
+        nn.init.ones_(conv.weight)
+    x = torch.arange(1.0, side * side + 1).view(1, 1, side, side)
+    even, odd = reduce(x)[0]
+    half = math.ceil(side / 2)
+    torch.testing.assert_close(even, x[0, 0, ::2, ::2])
+    assert odd.shape == (half, half)
+    torch.testing.assert_close(odd[: side // 2, : side // 2], x[0, 0, 1::2, 1::2])
+
+
+def identity(channels):
+    return nn.Identity()
+
+
+def test_drop_path_spares_identities():
+    model = timm.create_model("cifar_darts_tiny", drop_path_rate=0.5)
+    edges = [e for m in model.modules() if isinstance(m, Cell) for e in m.edges]
+    bare = [e for e in edges if isinstance(e, nn.Identity)]
+    assert len(bare) == 2 * 18 + 3 * 2  # two skips in each of 18 normal cells, three in each of 2 reductions
+    assert all(e[1].drop_prob == 0.5 for e in edges if not isinstance(e, nn.Identity))
+
+
+def test_published_init_of_the_cifar_nets():
+    """N(0, 2 / (k² C_out)) for every convolution, groups ignored, and the coefficients that follow from it.
+
+    Spec 1.3 measured for ResNet-Global, m = 1, C = 16, 32, 64: mean u .031, .014, .007, mean D_x .026, .014, .007, and
+    rms(h^K) / rms(I) about 2.1.
+    """
+    torch.manual_seed(0)
+    model = timm.create_model("cifar_resnet32_global").train()
+    for m in model.modules():
+        if isinstance(m, nn.Conv2d) and m.weight.numel() > 1000:
+            expected = math.sqrt(2 / (m.out_channels * m.kernel_size[0] ** 2))
+            assert m.weight.std().item() == pytest.approx(expected, rel=0.1)
+    depthwise = torch.cat([q.velocity.op_x.weight.flatten() for q in model.modules() if isinstance(q, GlobalLayer)])
+    assert depthwise.std() < 0.12
+
+    seen = []
+
+    def watch(layer, inputs, out):
+        (x,) = inputs
+        u, _, D_x, _ = coefficients = layer.coefficients(x)
+        ratio = layer.solve(x, x, coefficients).square().mean().sqrt() / x.square().mean().sqrt()
+        seen.append((u.mean().item(), D_x.mean().item(), ratio.item()))
+
+    for m in model.modules():
+        if isinstance(m, GlobalLayer):
+            m.register_forward_hook(watch)
+    with torch.no_grad():
+        model(torch.randn(16, 3, 32, 32))
+    for (u, D_x, ratio), mean in zip(seen, (0.028, 0.014, 0.007), strict=True):
+        assert u == pytest.approx(mean, rel=0.25)
+        assert D_x == pytest.approx(mean, rel=0.25)
+        assert ratio == pytest.approx(2.1, rel=0.05)
+
+
+def test_mobile_init_divides_by_the_groups():
+    torch.manual_seed(0)
+    model = timm.create_model("efficientnet_b0_global")
+    layer = next(m for m in model.modules() if isinstance(m, GlobalLayer) and m.channels == 192)
+    assert layer.velocity.op_x.weight.std().item() == pytest.approx(math.sqrt(2 / 25), rel=0.05)
+
+
+def test_mobile_sites_are_as_described():
+    layers = {
+        m.channels: m for m in timm.create_model("efficientnet_b0_global").modules() if isinstance(m, GlobalLayer)
+    }
+    assert list(layers) == [24, 40, 80, 112, 192]
+    assert {C for C, m in layers.items() if isinstance(m.init, nn.Identity)} == {24, 40, 80}
+    assert [(m.dt, m.dilation, m.diffusion.x, m.K) for m in layers.values()] == [
+        (0.1, 1, 2.0, 1),
+        (0.1, 2, 2.0, 1),
+        (0.2, 1, 1.0, 1),
+        (0.2, 1, 1.0, 1),
+        (0.2, 1, 1.0, 1),
+    ]
+    assert [m.velocity.op_x.kernel_size[0] for m in layers.values()] == [3, 5, 3, 5, 5]
+    assert all(m.h_prev == "input" and m.velocity.gated and isinstance(m.act, nn.SiLU) for m in layers.values())
+
+
+def test_strided_first_guess_of_the_authors_code():
+    model = timm.create_model("mobilenetv3_large_100_global", layout="code").eval()
+    layer = [m for m in model.modules() if isinstance(m, GlobalLayer)][-1]
+    h, x = layer.first_guess(torch.randn(1, 112, 4, 4))
+    assert h.shape == (1, 160, 2, 2)
+    assert x is h
+
+
+def count(model):
+    classifier = model.get_classifier()
+    return sum(p.numel() for p in model.parameters()), sum(p.numel() for p in classifier.parameters())
+
+
+def test_the_other_fits_of_the_published_counts():
+    """Spec 3.4 and 3.6: configurations that fit the same figures."""
+    wide = CifarResNet(ResNetConfig((64, 128, 256), 5, (0, 1, 2), block_init=True), num_classes=100, device="meta")
+    assert count(wide)[0] == 9_023_524
+    total, head = count(EfficientNetGlobal(_mobilenetv2(("identity",) * 3 + ("block",) * 2), device="meta"))
+    assert total - head == 1_593_280
+    guesses = ("identity", "block", "block", "identity", "block")
+    total, head = count(MobileNetV3Global(_mobilenetv3(guesses), device="meta"))
+    assert total - head == 2_993_960
+
+
+def test_toy_velocities_are_one_signed_map():
+    toy = timm.create_model("mnist_toy_global").eval()
+    (layer,) = (m for m in toy.modules() if isinstance(m, GlobalLayer))
+    z = torch.randn(1, 1, 28, 28)
+    u, v, D_x, D_y = layer.coefficients(z)
+    assert u is v
+    assert u.min() < 0 < u.max()
+    assert (D_x, D_y) == (1.0, 1.0)
+    with pytest.raises(ValueError, match="cfg must be one of 'conv', 'residual', 'global', got 'ode'"):
+        MnistToy("ode")
