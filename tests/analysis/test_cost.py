@@ -118,6 +118,14 @@ def test_shared_parameters_are_counted_once_and_shared_work_twice():
     assert report.depth == 3
 
 
+def test_the_work_of_a_module_in_two_places_is_booked_where_it_was_called():
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    report = profile(nn.Sequential(nn.Sequential(shared), nn.Sequential(nn.ReLU(), shared)), torch.zeros(1, 4, 6, 6))
+    assert report.subtree("0").exact == report.subtree("1").exact == 144 * 36
+    assert {m.name: m.calls for m in report.modules if m.type == "Conv2d"} == {"0.0": 1, "1.1": 1}
+    assert (report.subtree("0").params, report.subtree("1").params) == (148, 0)
+
+
 def test_element_wise_products_gates_and_norms():
     x = torch.zeros(2, 8, 4, 4)
     assert profile(Fn(lambda h: 0.5 * h + h), x).macs["elementwise"] == x.numel()
