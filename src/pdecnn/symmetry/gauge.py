@@ -7,6 +7,7 @@ smooth maximum, `(|W|_p / |W|_2)^2` with p rising from 4 to 32, and the result i
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +53,9 @@ def quantise_gauge(
 ) -> QuantisationGauge:
     """Searches the symmetry group for a basis in which rounding the weights costs least.
 
-    The basis as it is, the descent from it and the descent from a random rotation are compared; the one of smallest
-    rounding error of the weights whose outputs on `x` are no worse than before is taken, so it never gets worse.
+    The basis as it is, the descent from it and the descent from a random rotation are compared, and the one in which
+    the weights' rounding error is smallest is taken: that error never grows. What it means for the outputs is measured
+    on `x` and reported, but it is not what is minimised.
 
     Args:
         model: A hyperbolic network; it is left as it is.
@@ -76,16 +78,24 @@ def quantise_gauge(
     random = {s: (q.group & Group.O).sample(q.width, generator) for s, q in symmetry.items()}
     candidates = [identity]
     for start in (identity, random):
-        candidates.append(descend(matrices, symmetry, start, _smooth_maximum, steps=steps, lr=lr))
+        loss = partial(_smooth_maximum, per_channel=per_channel)
+        candidates.append(descend(matrices, symmetry, start, loss, steps=steps, lr=lr))
 
-    def errors(T: dict[int, Tensor]) -> tuple[float, float]:
-        weights = _weight_error([m.turned(T) for m in matrices], bits, per_channel)
-        return weights, verify(folded, quantised(transform(folded, T), bits, per_channel), x)
+    def weight_error(T: dict[int, Tensor]) -> float:
+        return _weight_error([m.turned(T) for m in matrices], bits, per_channel)
 
-    before = errors(identity)
-    judged = [(errors(T), T) for T in candidates]
-    after, T = min((j for j in judged if j[0][1] <= before[1]), key=lambda j: j[0][0])
-    return QuantisationGauge(transform(model, T), T, before[0], after[0], before[1], after[1])
+    def output_error(T: dict[int, Tensor]) -> float:
+        return verify(folded, quantised(transform(folded, T), bits, per_channel), x)
+
+    T = min(candidates, key=weight_error)
+    return QuantisationGauge(
+        model=transform(model, T),
+        transforms=T,
+        weight_error_before=weight_error(identity),
+        weight_error_after=weight_error(T),
+        output_error_before=output_error(identity),
+        output_error_after=output_error(T),
+    )
 
 
 def quantised(folded: HyperbolicNet, bits: int = 8, per_channel: bool = False) -> HyperbolicNet:
@@ -114,11 +124,12 @@ def _weight_error(turned: list[Tensor], bits: int, per_channel: bool) -> float:
     return torch.stack(relative).mean().sqrt().item()
 
 
-def _smooth_maximum(turned: list[Tensor], progress: float) -> Tensor:
+def _smooth_maximum(turned: list[Tensor], progress: float, per_channel: bool) -> Tensor:
     p = 4.0 * 8.0**progress
     terms = []
     for W in turned:
-        top = W.abs().max().detach()
-        norm = top * (W.abs() / top).pow(p).sum().pow(1 / p)
-        terms.append(norm.square() * W.numel() / W.square().sum())
+        rows = W if per_channel else W.reshape(1, -1)  # numbers that share a scale
+        top = rows.abs().amax(1, keepdim=True).detach().clamp_min(1e-30)
+        largest = top * (rows.abs() / top).pow(p).sum(1, keepdim=True).pow(1 / p)
+        terms.append(largest.square().sum() * rows.shape[1] / W.square().sum())
     return torch.stack(terms).mean()
