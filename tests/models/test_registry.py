@@ -21,6 +21,9 @@ UNUSED = {"mnist_toy_conv": ("stages.1.0.norm.weight", "stages.1.0.norm.bias")}
 # Fewer than three feature levels: one equilibrium holds all scales; one ODE is all the net.
 LEVELS = {"cifar_mdeq": 2, "cifar_mdeq_tiny": 2, "mnist_odenet": 1}
 
+# The number of iterations of these depends on the data, so that no one graph holds them.
+EAGER_ONLY = ("cifar_mdeq", "cifar_mdeq_tiny", "mnist_odenet")
+
 
 @cache
 def fresh(name):
@@ -230,24 +233,24 @@ def test_auxiliary_head_gives_a_second_output_in_training():
     assert [q.shape for q in model.train()(x)] == [(2, 3), (2, 3)]
 
 
-def check_compile_and_export(name):
+def check_compile_and_export(name, backend):
     model, x = copy.deepcopy(fresh(name)), images(name)
     with torch.no_grad():
         expected = model(x)
-        torch.testing.assert_close(torch.compile(model, backend="aot_eager", fullgraph=True)(x), expected)
+        torch.testing.assert_close(torch.compile(model, backend=backend, fullgraph=True)(x), expected)
         torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), expected)
     torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet_tiny_global", "cifar_wrn_tiny_global", "mnist_toy_global"])
 def test_compiles_and_exports_whole(name):
-    check_compile_and_export(name)
+    check_compile_and_export(name, "aot_eager")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in EAGER_ONLY])
 def test_every_model_compiles_and_exports_whole(name):
-    check_compile_and_export(name)
+    check_compile_and_export(name, "eager")
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet_tiny_global", "cifar_wrn_tiny_global", "mnist_resnet_tiny_global"])
