@@ -16,7 +16,8 @@ def zeros(net):
 def test_finds_planted_zeros_again():
     """A 72 % sparse network, hidden by a random change of basis: at least 65 % are found, at no loss."""
     sparse, hidden = planted()
-    assert zeros(hidden) == 0
+    assert zeros(sparse) > 0.71 * 2356
+    assert zeros(hidden) < 0.05 * 2356  # rows that were all zero stay so
     start = time.perf_counter()
     found = sparsify(hidden, steps=600, x=images())
     assert time.perf_counter() - start < 60
@@ -61,10 +62,9 @@ def test_the_closed_form_is_a_triangle_or_an_identity():
     blocks = [T[1] @ m.weight[:, i : i + 8] for m in matrices if m.writes == 1 for i in (0, 8)]
     eye = torch.eye(8, dtype=torch.float64)
     assert min((block - eye).abs().max().item() for block in blocks) < 1e-12
-    blocks = [
-        T[2] @ m.weight[:, i : i + 12] for m in matrices if m.writes == 2 for i in (0, 12) if m.weight.shape[1] > 12
-    ]
-    assert min(block.tril(-1).abs().max().item() for block in blocks if block.shape[1] == 12) < 1e-12
+    writers = [m.weight for m in matrices if m.writes == 2]
+    blocks = [T[2] @ W[:, i : i + 12] for W in writers for i in range(0, W.shape[1] - 11, 12)]
+    assert min(block.tril(-1).abs().max().item() for block in blocks) < 1e-12
 
 
 def test_refusals():

@@ -236,7 +236,7 @@ def test_refusals():
         transform(net, {3: torch.eye(8)})
     with pytest.raises(ValueError, match=r"expected T of shape \(12, 12\) for stage 2, got \(8, 8\)"):
         transform(net, {2: torch.eye(8)})
-    with pytest.raises(TypeError, match="only the streams of pdecnn.models.HyperbolicNet are understood, got Linear"):
+    with pytest.raises(TypeError, match=r"only the streams of pdecnn.models.HyperbolicNet are understood, got Linear"):
         symmetry_of(nn.Linear(2, 2))
     with pytest.raises(TypeError, match=r"only networks of Equation \(3\) can be lifted, got CPBlock"):
         lift_model(net)

@@ -83,9 +83,7 @@ def _checked(stage: int, matrix: Tensor, symmetry: dict[int, StageSymmetry], for
         raise ValueError(f"transform: there is no stage {stage!r}; the stages are 1 to {len(symmetry)}.")
     n = symmetry[stage].width
     if matrix.shape != (n, n):
-        raise ValueError(
-            f"transform: stage {stage} has {n} channels; expected T of shape ({n}, {n}), got {tuple(matrix.shape)}."
-        )
+        raise ValueError(f"transform: expected T of shape ({n}, {n}) for stage {stage}, got {tuple(matrix.shape)}.")
     tolerance = 1e-9 if matrix.dtype == torch.float64 else 1e-4
     problem = symmetry[stage].group.violation(matrix, tolerance)
     if problem is not None and not force:
