@@ -32,8 +32,8 @@ def first_bad_module(model: nn.Module, x: Tensor) -> str:
         >>> first_bad_module(nn.Sequential(nn.ReLU(), nn.Threshold(0.5, float("nan"))), torch.zeros(1))
         "The module '1' (Threshold) is the first whose output is not finite."
     """
-    for name, value in (*model.named_parameters(), *model.named_buffers()):
-        if value.is_floating_point() and not torch.isfinite(value).all():
+    for name, value in model.named_parameters():
+        if not torch.isfinite(value).all():
             return f"The parameter {name!r} is not finite."
     if not torch.isfinite(x).all():
         return "The input images are not finite."
