@@ -140,6 +140,14 @@ def test_element_wise_products_gates_and_norms():
     assert profile(Fn(lambda i: i * 2), torch.zeros(5, dtype=torch.long)).exact == 0
 
 
+def test_complex_products_are_four_real_ones():
+    real, z = torch.zeros(3, 4), torch.zeros(3, 4, dtype=torch.complex64)
+    assert profile(Fn(torch.mul), (z, z)).exact == 4 * 12
+    assert profile(Fn(torch.mul), (z, real)).exact == profile(Fn(lambda q: 2 * q), z).exact == 2 * 12
+    assert profile(Fn(torch.div), (z, z)).exact == 8 * 12
+    assert profile(Fn(lambda q: q @ q.mT), z).exact == 4 * profile(Fn(lambda q: q @ q.mT), real).exact == 4 * 36
+
+
 def butterfly_multiplications(n):
     """Counts the real multiplications of a recursive radix-2 transform of length n as it runs."""
     return 0 if n == 1 else 2 * butterfly_multiplications(n // 2) + 4 * (n // 2)

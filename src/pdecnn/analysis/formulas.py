@@ -146,7 +146,18 @@ def macs_of(packet: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """The multiply-adds of one call of an operator that has a formula."""
     formula = flop_registry.get(packet) or _OURS[packet]
     flops = int(formula(*args, **kwargs, out_val=out))
-    return -(-flops // 2)  # a formula may hold a multiplication without an addition, which is one FLOP and one MAC
+    macs = -(-flops // 2)  # a formula may hold a multiplication without an addition, which is one FLOP and one MAC
+    return macs * _real_products(packet, args)
+
+
+def _real_products(packet: Any, args: tuple[Any, ...]) -> int:
+    """Real multiplications in one product of the operands' kind: 4 if two of them are complex, 2 if one is."""
+    if packet in FFTS:
+        return 1  # said in its formula
+    operands = sum(isinstance(a, Tensor) and a.is_complex() for a in args) + sum(isinstance(a, complex) for a in args)
+    if packet in (aten.div, aten.div_) and operands == 2:
+        return 8  # a product with the conjugate, the square of the length, and two divisions
+    return (1, 2, 4)[min(operands, 2)]
 
 
 def kind_of(packet: Any) -> str:
