@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,6 @@ def test_the_loop_is_the_loop_one_would_write():
     for mine, theirs in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)
     assert [row["train_loss"] for row in result.history] == pytest.approx(losses, rel=1e-6)
-    right = (twin(data.test.x / 127.5 - 2 + 0.0).argmax(1) == data.test.y).sum().item()  # mean 0.5, std 0.25: 4x - 2
     normal = (data.test.x / 255 - 0.5) / 0.25
     right = (twin(normal).argmax(1) == data.test.y).sum().item()
     assert result.metrics is not None
@@ -223,9 +221,9 @@ def test_evaluate_counts_and_restores_the_mode():
 
 
 def distributed(rank, world, port, folder):
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+    if world > 1:  # what torchrun sets
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+        os.environ.update({"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in ranks.items()}})
     single_thread()
     losses = []
     settings = recipe(**{**PLAIN, "clip_grad": 1.0}, evaluate_every=2)
@@ -257,7 +255,6 @@ def test_two_processes_give_the_loss_curve_of_one(tmp_path):
 
 
 def test_the_run_folder_holds_everything(tmp_path):
-    started = time.time()
     fit(tiny_net(), tiny_data(), recipe(tensorboard=True), run_dir=tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["epochs"] == len(result["curve"]) == 4
@@ -274,4 +271,3 @@ def test_the_run_folder_holds_everything(tmp_path):
     best = (tmp_path / "best").resolve().name
     assert set(steps) == {"step-000000020", "step-000000024", best}
     assert json.loads((tmp_path / "last/config.json").read_text())["metrics"]["accuracy"] == result["accuracy"]
-    assert time.time() - started < 60
