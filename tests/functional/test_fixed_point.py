@@ -46,9 +46,24 @@ def test_the_best_iterate_is_returned_when_nothing_converges():
     assert found.evaluations == 6
 
 
+@pytest.mark.parametrize("tol", [1e-12, 1e-3])
+def test_a_compiled_solve_gives_the_same_point_without_stopping_early(tol):
+    def solve(z):
+        return anderson(torch.cos, z, tol=tol, max_evaluations=9).z
+
+    z0 = torch.zeros(2, 3, dtype=torch.float64)
+    assert torch.equal(torch.compile(solve, fullgraph=True, backend="eager")(z0), solve(z0))
+
+
+def test_a_diverging_solve_does_not_return_nan():
+    found = anderson(lambda z: torch.exp(50 * z * z), torch.full((1, 1), 0.1), max_evaluations=20)
+    assert found.z.isfinite().all()
+
+
 def test_meta_and_empty_batches():
     found = anderson(torch.cos, torch.zeros(2, 3, device="meta"), max_evaluations=4)
-    assert (found.z.device.type, found.evaluations, found.residual) == ("meta", 4, math.inf)
+    assert (found.z.device.type, found.evaluations) == ("meta", 4)
+    assert math.isnan(found.residual)
     assert anderson(torch.cos, torch.zeros(0, 3), max_evaluations=2).z.shape == (0, 3)
 
 

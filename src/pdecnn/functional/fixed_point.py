@@ -24,7 +24,7 @@ class FixedPoint:
 
     Attributes:
         z: The iterate with the smallest residual, of the shape of `z0`.
-        residual: `max over samples of |g(z) - z| / |g(z)|` there.
+        residual: `max over samples of |g(z) - z| / |g(z)|` there; nan in a traced solve.
         evaluations: How often g was called.
     """
 
@@ -45,7 +45,8 @@ def anderson(
 ) -> FixedPoint:
     """Solves `z = g(z)` from `z0`; each sample (first dimension) has its own combination.
 
-    On the meta device, where nothing converges, all `max_evaluations` are made.
+    A traced solve (`torch.compile`, `torch.export`, the meta device) cannot stop early: it makes all `max_evaluations`
+    and gives the same z, but the residual is not known (nan).
 
     Args:
         g: Any function of tensors of the shape of `z0`.
@@ -63,19 +64,22 @@ def anderson(
     """
     if m < 1 or max_evaluations < 1:
         raise ValueError(f"anderson: m and max_evaluations must be at least 1, got {m} and {max_evaluations}.")
-    z, best, least = z0, z0, float("inf")
+    traced = z0.is_meta or torch.compiler.is_compiling()
+    z = best = z0
+    least = z0.new_full((), float("inf"))
+    done = torch.zeros((), dtype=torch.bool, device=z0.device)
     states: list[Tensor] = []
     images: list[Tensor] = []
     for k in range(1, max_evaluations + 1):
-        image = g(z)
-        states, images = [*states, z.flatten(1)][-m:], [*images, image.flatten(1)][-m:]
+        states, images = [*states, z.flatten(1)][-m:], [*images, g(z).flatten(1)][-m:]
         residual = _relative_residual(states[-1], images[-1])
-        if residual < least or k == 1:
-            best, least = z, residual
-        if residual <= tol or k == max_evaluations:
+        better = (residual < least) & ~done
+        best, least = torch.where(better, z, best), torch.where(better, residual, least)
+        done = done | (residual <= tol)
+        if k == max_evaluations or (not traced and bool(done)):
             break
         z = _combine(torch.stack(states, 1), torch.stack(images, 1), beta, ridge).view_as(z0)
-    return FixedPoint(best, least, k)
+    return FixedPoint(best, float("nan") if traced else float(least), k)
 
 
 def _combine(states: Tensor, images: Tensor, beta: float, ridge: float) -> Tensor:
@@ -90,8 +94,8 @@ def _combine(states: Tensor, images: Tensor, beta: float, ridge: float) -> Tenso
     return z
 
 
-def _relative_residual(z: Tensor, image: Tensor) -> float:
-    if z.is_meta or z.numel() == 0:
-        return float("inf")
+def _relative_residual(z: Tensor, image: Tensor) -> Tensor:
+    """The largest of the samples, 0 if there are none."""
     scale = image.norm(dim=1).clamp(min=torch.finfo(z.dtype).tiny)
-    return float(((image - z).norm(dim=1) / scale).max())
+    residuals = (image - z).norm(dim=1) / scale
+    return torch.cat([residuals, residuals.new_zeros(1)]).max()

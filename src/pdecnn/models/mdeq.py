@@ -9,8 +9,8 @@ of the blocks and the last 1x1. Head: a bottleneck per resolution, merged downwa
 
 What is ours: Anderson acceleration instead of Broyden's method (18 evaluations forward and 20 backward at most, as
 theirs), the gradient by `pdecnn.layers.Equilibrium`. What is left out: variational dropout (0.3 in their runs), the
-warm-up in which the transformation is unrolled 10 times, the Jacobian regulariser of a later paper. A solve that stops
-when it has converged cannot be traced: `torch.compile(fullgraph=True)` and `torch.export` refuse this net.
+warm-up in which the transformation is unrolled 10 times, the Jacobian regulariser of a later paper. A compiled or
+exported net always makes all evaluations.
 """
 
 from dataclasses import dataclass
