@@ -28,8 +28,8 @@ def polish(
     the smallest first. `T` and None are returned if nothing converges or the problem is too large.
     """
     small = _small_masks(matrices, T, threshold)
-    size = _count(small) * sum(q.group.dimension(q.width) for q in symmetry.values())
-    if size == 0 or size > MAX_ENTRIES:
+    dimension = sum(q.group.dimension(q.width) for q in symmetry.values())
+    if not 0 < _count(small) * dimension <= MAX_ENTRIES:
         return T, None
     tries = [small, *(_small_masks(matrices, T, threshold / 10**k) for k in (1, 2, 3))]
     best: tuple[dict[int, Tensor], list[Tensor]] | None = None
@@ -38,10 +38,11 @@ def polish(
         if found is not None:
             best = found, masks
             break
-    masks = _independent(matrices, symmetry, T, small)
-    if best is None or _count(masks) > _count(best[1]):
+    if best is None or _count(best[1]) < dimension:  # an independent set has at most that many
+        masks = _independent(matrices, symmetry, T, small)
         found = _gauss_newton(matrices, symmetry, T, masks)
-        best = best if found is None else (found, masks)
+        if found is not None and (best is None or _count(masks) > _count(best[1])):
+            best = found, masks
     return (T, None) if best is None else best
 
 
