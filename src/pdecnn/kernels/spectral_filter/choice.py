@@ -26,9 +26,9 @@ def _fastest(side: int, native: bool) -> str:
 def fastest(size: Sequence[int], *, native: bool) -> str:
     """`"fft"`, `"hartley"`, `"dense"` or, where the native library is loaded, `"native"`.
 
-    Signals and volumes use the FFT unless a native kernel takes them.
+    Volumes use the FFT, and signals too unless a native kernel takes them.
     """
-    if len(size) == 3 or (len(size) == 1 and not native):
+    if len(size) > 2 or (len(size) == 1 and not native):
         return "fft"
     H, W = (size[0], size[0]) if len(size) == 1 else size
     return _fastest(round((H + W) / 2), native)  # the cost of matrix products goes with H + W

@@ -4,6 +4,7 @@ The filter is linear in `v` and in `g`, and its own adjoint in `v`. The derivati
 two operators, so both can be differentiated any number of times. Half precision is computed in float32.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,9 +105,15 @@ torch.library.register_autograd(
 
 
 def macs(v_shape: Sequence[int]) -> int:
-    """Multiply-adds of a filter by the matrices of each axis: there and back, and the factors."""
-    size = torch.Size(v_shape)
-    return int(size.numel() * (2 * sum(size[2:]) + 2))
+    """Multiply-adds of a filter as it is computed at this size, there and back, and the factors.
+
+    By the matrices of each axis it is the sum of the axes per pixel and way; by real FFTs `log2 n`.
+    """
+    shape = torch.Size(v_shape)
+    size = shape[2:]
+    by_fft = fastest(size, native=True) == "fft"
+    per_pixel = math.log2(max(2, size.numel())) if by_fft else sum(size)
+    return math.ceil(shape.numel() * (2 * per_pixel + 2))
 
 
 @register_flop_formula(torch.ops.pdecnn.spectral_filter)

@@ -1,0 +1,194 @@
+"""The tables of the low-cost paper again: complexity with counted numbers, and Table 2 beside our own runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import timm
+import torch
+from rich.table import Table as RichTable
+from torch import nn
+
+from pdecnn.analysis import latency
+from pdecnn.analysis.cost import profile
+from pdecnn.analysis.tables import read_results
+from pdecnn.layers import (
+    CirculantReactionDiffusion,
+    ExplicitReactionDiffusion,
+    ImplicitReactionDiffusion,
+    LinearMixConv2d,
+)
+
+# step -> accuracies in per cent as printed, by (dataset, network)
+COLUMNS = (
+    ("CIFAR-10", "a"),
+    ("CIFAR-10", "b"),
+    ("CIFAR-100", "b"),
+    ("CIFAR-100", "c"),
+    ("STL-10", "a"),
+    ("STL-10", "b"),
+)
+ACCURACIES = {
+    "resnet": (93.1, 93.0, 71.7, 69.9, 74.9, 75.3),
+    "mobilenet": (89.5, 91.6, 65.6, 61.9, 74.9, 77.2),
+    "linearmix": (91.3, 92.1, 67.9, 69.2, 75.6, 75.6),
+    "explicit": (88.9, 90.6, 66.1, 65.2, 74.6, 75.9),
+    "implicit": (88.7, 90.3, 64.6, 64.9, 73.8, 73.4),
+    "circulant": (86.0, 88.0, 60.2, 60.0, 69.6, 70.5),
+}
+# parameters as printed, by (classes, network)
+_REACTION_DIFFUSION = {(10, "a"): "101K", (10, "b"): "216K", (100, "b"): "250K", (100, "c"): "423K"}
+PARAMS = {
+    "resnet": {(10, "a"): "1.5M", (10, "b"): "3.5M", (100, "b"): "3.4M", (100, "c"): "6.3M"},
+    "mobilenet": {(10, "a"): "101K", (10, "b"): "216K", (100, "b"): "251K", (100, "c"): "423K"},
+    "linearmix": {(10, "a"): "195K", (10, "b"): "422K", (100, "b"): "456K", (100, "c"): "789K"},
+    "explicit": _REACTION_DIFFUSION,
+    "implicit": _REACTION_DIFFUSION,
+    "circulant": _REACTION_DIFFUSION,
+}
+# layer -> weights and cost as printed, for n pixels, c channels and an m x m stencil
+COMPLEXITY = {
+    "fully coupled": ("m^2 c^2", "n m^2 c^2"),
+    "linearmix": ("m^2 c + c^2", "n (m^2 c + c^2)"),
+    "explicit": ("m^2 c + c^2", "n (m^2 c + c^2)"),
+    "implicit": ("m^2 c + c^2", "n (c log n + c^2)"),
+    "circulant": ("m^2 c + c^2", "n c log(c n), and n c^2 for M"),
+}
+KEYS = (
+    "table",
+    "name",
+    "dataset",
+    "model",
+    "size",
+    "params_published",
+    "params",
+    "macs_published",
+    "macs",
+    "accuracy_published",
+    "accuracy",
+    "runs",
+    "latency_ms",
+)
+
+
+@dataclass(frozen=True)
+class LowCostTable:
+    """A table of the paper: a title, the columns to print, and one dict per row with all of `KEYS`."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per row."""
+        return list(self.rows)
+
+    def __rich__(self) -> RichTable:
+        table = RichTable(title=self.title)
+        for column in self.columns:
+            text = column in ("name", "dataset", "model", "size")
+            table.add_column(column.replace("_", " "), justify="left" if text else "right")
+        for row in self.rows:
+            table.add_row(*(_text(row[column]) for column in self.columns))
+        return table
+
+
+def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> LowCostTable:
+    """Table 1 with weights and multiply-adds counted for one size, M of the steps included.
+
+    Example:
+        >>> [(row["name"], row["params"]) for row in complexity_table(channels=8, side=4).rows][:2]
+        [('fully coupled', 576), ('linearmix', 136)]
+    """
+    m = kernel_size
+    layers: dict[str, nn.Module] = {
+        "fully coupled": nn.Conv2d(channels, channels, m, padding=m // 2, bias=False),
+        "linearmix": LinearMixConv2d(channels, m),
+        "explicit": ExplicitReactionDiffusion(channels, kernel_size=m),
+        "implicit": ImplicitReactionDiffusion(channels, kernel_size=m),
+        "circulant": CirculantReactionDiffusion(channels, kernel_size=m),
+    }
+    size = f"c={channels}, {side}x{side}, m={m}"
+    rows = []
+    for name, layer in layers.items():
+        weights, cost = COMPLEXITY[name]
+        report = profile(layer.eval(), torch.zeros(1, channels, side, side))
+        rows.append(
+            _row(
+                1,
+                name,
+                size=size,
+                params_published=weights,
+                params=report.params,
+                macs_published=cost,
+                macs=report.exact,
+            )
+        )
+    columns = ("name", "size", "params_published", "params", "macs_published", "macs")
+    return LowCostTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
+
+
+def accuracy_table(*, measure_latency: bool = False, results: str | Path | None = "results") -> LowCostTable:
+    """Table 2: parameters and accuracy as printed, beside our counts, and our own runs where there are some."""
+    own = read_results(results) if results is not None else {}
+    timings = _latencies() if measure_latency else {}
+    rows = []
+    for step, accuracies in ACCURACIES.items():
+        for (dataset, size), printed in zip(COLUMNS, accuracies, strict=True):
+            model, classes = f"lowcost_{step}_{size}", 100 if dataset == "CIFAR-100" else 10
+            runs = own.get((model, dataset), [])
+            params, macs = _count(model, classes, 96 if dataset == "STL-10" else 32)
+            rows.append(
+                _row(
+                    2,
+                    step,
+                    dataset=dataset,
+                    model=model,
+                    size=size.upper(),
+                    params_published=PARAMS[step][classes, size],
+                    params=params,
+                    macs=macs,
+                    accuracy_published=printed,
+                    accuracy=mean(runs) if runs else None,
+                    runs=len(runs),
+                    latency_ms=timings.get(model),
+                )
+            )
+    columns = ["name", "dataset", "size", "params_published", "params", "macs", "accuracy_published"]
+    columns += ["accuracy"] * any(row["accuracy"] is not None for row in rows) + ["latency_ms"] * bool(timings)
+    return LowCostTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
+
+
+def build_tables(*, measure_latency: bool = False, results: str | Path | None = "results") -> Sequence[LowCostTable]:
+    """All tables of the low-cost paper, for `pdecnn tables lowcost`."""
+    return [complexity_table(), accuracy_table(measure_latency=measure_latency, results=results)]
+
+
+@cache
+def _count(model: str, classes: int, side: int) -> tuple[int, int]:
+    with torch.device("meta"):
+        report = profile(timm.create_model(model, num_classes=classes).eval(), torch.randn(1, 3, side, side))
+    return report.params, report.exact
+
+
+def _latencies() -> dict[str, float]:
+    """Milliseconds for one 32x32 image, all networks in interleaved rounds."""
+    x = torch.randn(1, 3, 32, 32)
+    names = sorted({f"lowcost_{step}_{size}" for step in ACCURACIES for _, size in COLUMNS})
+    nets = {name: timm.create_model(name).eval() for name in names}
+    with torch.no_grad():
+        timings = latency.measure({name: partial(net, x) for name, net in nets.items()}, max_seconds=60.0)
+    return {name: 1e3 * t.median for name, t in timings.items()}
+
+
+def _row(table: int, name: str, **values: Any) -> dict[str, Any]:
+    return {**dict.fromkeys(KEYS), "table": f"lowcost {table}", "name": name, **values}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}" if isinstance(value, float) else str(value)
