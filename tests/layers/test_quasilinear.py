@@ -203,7 +203,7 @@ def test_refusals():
         lift(Equation4(4))
     with pytest.raises(ValueError, match=r"expected u of shape \(N, 4, H, W\), got \(1, 3, 2, 2\)"):
         SharedDepthwiseExpand(4)(torch.zeros(1, 3, 2, 2))
-    with pytest.raises(ValueError, match="f .number of stencils. must be at least 1"):
+    with pytest.raises(ValueError, match=r"f \(number of stencils\) must be at least 1"):
         SharedDepthwiseExpand(4, 0)
     with pytest.raises(ValueError, match="SharedDepthwiseExpand: stride must be 1 or 2"):
         SharedDepthwiseExpand(4, stride=4)
