@@ -59,7 +59,7 @@ def bare_round(net: nn.Module, batch_size: int) -> float:
     for _ in range(STEPS):
         began = time.perf_counter()
         optimizer.zero_grad()
-        nnf.cross_entropy(net(x), y).backward()
+        nnf.cross_entropy(net(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
@@ -74,7 +74,8 @@ def loop_round(net: nn.Module, images: Dataset, settings: Recipe) -> float:
 
 def data_round(images: Dataset, settings: Recipe) -> float:
     """Seconds per batch of loading and augmentation alone."""
-    times, batches = [], make_loaders(images, settings).train.batches(0)
+    times: list[float] = []
+    batches = make_loaders(images, settings).train.batches(0)
     while True:
         began = time.perf_counter()
         if next(batches, None) is None:
