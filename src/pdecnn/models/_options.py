@@ -50,11 +50,20 @@ class GlobalOptions:
             raise ValueError(f"global_options: no option {unknown[0]!r}; there are {', '.join(names)}.")
         return dataclasses.replace(self, **changes)
 
+    def changed(self, K: int | None, global_options: Mapping[str, Any] | None) -> "GlobalOptions":
+        """A copy with a model's two keywords applied: `global_options` by name, and `K` where given."""
+        return self.replace(merge_changes(K, global_options))
+
     def build(self, channels: int, init: nn.Module | None = None, drop_path: float = 0.0, **kwargs: Any) -> GlobalLayer:
         """A Global layer with these options; `drop_path` counts only beside a residual."""
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         drop_path = drop_path if self.residual else 0.0
         return GlobalLayer(channels, init=init, drop_path=drop_path, **{**options, **kwargs})
+
+
+def merge_changes(K: int | None, global_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The changes that a model's keywords `K` and `global_options` ask for."""
+    return {**(global_options or {}), **({} if K is None else {"K": K})}
 
 
 PUBLISHED = GlobalOptions()

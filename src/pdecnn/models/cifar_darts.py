@@ -99,7 +99,7 @@ class CifarDarts(ConvNet):
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         act, norm = resolve_layers(act_layer, norm_layer)
-        options = cfg.options.replace({**(global_options or {}), **({} if K is None else {"K": K})})
+        options = cfg.options.changed(K, global_options)
         cell_options: dict[str, Any] = {"drop_path": drop_path_rate, "act_layer": act, "norm_layer": norm, "dd": dd}
 
         C, s0, s1 = cfg.channels, 3 * cfg.channels, 3 * cfg.channels

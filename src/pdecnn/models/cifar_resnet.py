@@ -87,7 +87,7 @@ class CifarResNet(ConvNet):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         act, norm = resolve_layers(act_layer, norm_layer)
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
-        options = cfg.options.replace({**(global_options or {}), **({} if K is None else {"K": K})})
+        options = cfg.options.changed(K, global_options)
         rates = drop_path_rates(drop_path_rate, cfg.blocks * len(cfg.widths))
 
         channels = cfg.widths[0]

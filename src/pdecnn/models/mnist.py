@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, drop_path_rates, mnist_cfg, resolve_layers
-from pdecnn.models._options import PUBLISHED, GlobalOptions
+from pdecnn.models._options import PUBLISHED, GlobalOptions, merge_changes
 
 TOYS = ("conv", "residual", "global")
 
@@ -102,7 +102,7 @@ class MnistNet(ConvNet):
         if norm_layer is None and cfg.strided_convs:
             norm = partial(nn.GroupNorm, 32)
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
-        options = cfg.options.replace({**(global_options or {}), **({} if K is None else {"K": K})})
+        options = cfg.options.changed(K, global_options)
         rates = drop_path_rates(drop_path_rate, 7)
         C = cfg.channels
 
@@ -197,7 +197,7 @@ class MnistToy(ConvNet):
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
         if cfg not in TOYS:
             raise ValueError(f"MnistToy: cfg must be one of {', '.join(map(repr, TOYS))}, got {cfg!r}.")
-        options = PUBLISHED.replace({"diffusion": 1.0, **(global_options or {}), **({} if K is None else {"K": K})})
+        options = PUBLISHED.replace({"diffusion": 1.0, **merge_changes(K, global_options)})
         self.stem = _norm_act_conv(in_chans, act, norm, dd)
         branch = _norm_act_conv(1, act, norm, dd)
         block: nn.Module = (

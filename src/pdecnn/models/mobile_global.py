@@ -24,9 +24,8 @@ from timm.models.mobilenetv3 import MobileNetV3
 from torch import nn
 
 from pdecnn.models._base import HasSteps, build, imagenet_cfg, resolve_layers
-from pdecnn.models._options import GlobalOptions
+from pdecnn.models._options import GlobalOptions, merge_changes
 
-LAYOUTS = ("counts", "code")
 ONE_STEP = GlobalOptions(K=1, diffusion=1.0, coef_bias=False, coef_bn_eps=1e-5)
 GATED = dataclasses.replace(ONE_STEP, velocity="dot")
 LEARNED = dataclasses.replace(ONE_STEP, diffusion="depthwise")
@@ -117,7 +116,7 @@ def _start(
     act, norm = resolve_layers(kwargs.pop("act_layer", None) or cfg.act, kwargs.pop("norm_layer", None))
     dd = {"device": kwargs.get("device"), "dtype": kwargs.get("dtype")}
     timm_kwargs = {**cfg.timm_kwargs(), "act_layer": act, "norm_layer": norm, **kwargs}
-    return timm_kwargs, {**(global_options or {}), **({} if K is None else {"K": K})}, dd
+    return timm_kwargs, merge_changes(K, global_options), dd
 
 
 class EfficientNetGlobal(EfficientNet, HasSteps):
