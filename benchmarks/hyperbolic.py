@@ -56,7 +56,8 @@ def check(ours: Equation3, theirs: Equation3, u: Tensor) -> float:
     for block in (ours, theirs):
         out = block(u)
         values.append((out, *torch.autograd.grad(out.square().sum(), (u, *block.parameters()))))
-    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-3)) for a, b in zip(*values, strict=True))
+    pairs = [(a.detach(), b.detach()) for a, b in zip(*values, strict=True)]
+    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-3)) for a, b in pairs)
 
 
 def compare(n: int, side: int, batch: int, rounds: int) -> dict[str, object]:

@@ -60,8 +60,8 @@ def _forward_hook(name: str) -> Any:
                     if not q.isfinite().all():
                         raise DivergenceError(
                             name,
-                            f"first_divergence: the input of {label} is not finite: {_count(q)}. Every module before it "
-                            "was finite: look at what is computed between modules, such as a product of branches.",
+                            f"first_divergence: the input of {label} is not finite: {_count(q)}. Every module before "
+                            "it was finite: look at what is computed between modules, such as a product of branches.",
                         )
                 largest = max((q.abs().max().item() for q in given if q.numel()), default=0.0)
                 raise DivergenceError(
