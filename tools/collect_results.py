@@ -2,8 +2,8 @@
 
     python tools/collect_results.py mnist-toy-global runs/mnist-toy-global-{1,2,3} --note "As published."
 
-`--weights NAME` also copies the weights of the first run to src/pdecnn/weights/NAME.safetensors, and `--confusion A,B` adds
-how often the classes A and B were taken for one another, per seed.
+`--weights NAME` also copies the weights of the first run to src/pdecnn/weights/NAME.safetensors, and `--confusion A,B`
+adds how often the classes A and B were taken for one another, per seed.
 """
 
 import argparse
