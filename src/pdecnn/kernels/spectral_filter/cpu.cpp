@@ -112,28 +112,70 @@ class Filter {
   void* grad_g = nullptr;
 
  private:
-  void times(const void* a, int64_t a_stride, const void* b, int64_t b_stride, A* c, int64_t inner) const {
-    const A *a_ = static_cast<const A*>(a), *b_ = static_cast<const A*>(b);
+  void times(const A* a, int64_t a_stride, const A* b, A* c, int64_t rows, int64_t inner) const {
     constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
     if (p_.stride * int64_t(sizeof(A)) % kVectorBytes == 0)
-      product<Lanes<A, kVectorBytes>>(a_, a_stride, b_, b_stride, c, p_.stride, p_.H, inner, p_.stride);
+      product<Lanes<A, kVectorBytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
     else
-      product<Lanes<A, narrow_bytes>>(a_, a_stride, b_, b_stride, c, p_.stride, p_.H, inner, p_.stride);
+      product<Lanes<A, narrow_bytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
+  }
+
+  // The matrix `rows` of an axis takes sums of pixels j and n - j to cosines, and their differences to sines: two
+  // products of half the size. The cosine basis has no such blocks here and takes the whole product.
+  void times_by_parity(const void* matrix, const A* from, A* to) const {
+    const A* m = static_cast<const A*>(matrix);
+    const int64_t cosines = y_.half() + 1, sines = y_.sines();
+    if (p_.mirrored) return times(m, p_.H, from, to, p_.H, p_.H);
+    times(m, p_.H, from, to, cosines, cosines);
+    if (sines > 0) times(sine_block(m), p_.H, from + cosines * p_.stride, to + cosines * p_.stride, sines, sines);
+  }
+  // Sines of the frequencies 1 ... at the pixels 1 ...: below the cosines, or (of the inverse) beside them.
+  const A* sine_block(const A* m) const {
+    const int64_t cosines = y_.half() + 1;
+    return m == p_.rows ? m + cosines * p_.H + 1 : m + p_.H + cosines;
+  }
+
+  // from row j and row n - j to their sum and difference, or back; rows without a partner stay.
+  template <bool Back>
+  void fold(const A* PDECNN_RESTRICT from, A* PDECNN_RESTRICT to) const {
+    const int64_t n = p_.H, w = p_.stride, half = y_.half();
+    std::memcpy(to, from, size_t(w) * sizeof(A));
+    if (n % 2 == 0) std::memcpy(to + half * w, from + half * w, size_t(w) * sizeof(A));
+    for (int64_t j = 1; j <= y_.sines(); ++j) {
+      const int64_t mirror = (n - j) * w, sine = (half + j) * w;
+      const A *a = from + j * w, *b = from + (Back ? sine : mirror);
+      A *sum = to + j * w, *difference = to + (Back ? mirror : sine);
+      PDECNN_VECTORIZE
+      for (int64_t i = 0; i < w; ++i) {
+        const A x = a[i], y = b[i];
+        sum[i] = x + y;
+        difference[i] = x - y;
+      }
+    }
   }
 
   // coefficients = rows v columns
   void analyse(const T* v, A* coefficients) const {
     const A* plane = read(v);
-    times(p_.rows, p_.H, plane, p_.stride, buffer_[6], p_.H);
-    times(buffer_[6], p_.stride, p_.columns, p_.stride, coefficients, p_.W);
+    if (!p_.mirrored) {
+      fold<false>(plane, coefficients);
+      plane = coefficients;
+    }
+    times_by_parity(p_.rows, plane, buffer_[6]);
+    times(buffer_[6], p_.stride, static_cast<const A*>(p_.columns), coefficients, p_.H, p_.W);
   }
 
-  void synthesise(const A* coefficients, T* out) const {
-    times(p_.rows_inverse, p_.H, coefficients, p_.stride, buffer_[6], p_.H);
-    A* plane = in_place() ? reinterpret_cast<A*>(out) : buffer_[4];
-    times(buffer_[6], p_.stride, p_.columns_inverse, p_.stride, plane, p_.W);
+  void synthesise(A* coefficients, T* out) const {
+    times_by_parity(p_.rows_inverse, coefficients, buffer_[6]);
+    const A* plane = buffer_[6];
+    if (!p_.mirrored) {
+      fold<true>(plane, coefficients);
+      plane = coefficients;
+    }
+    A* result = in_place() ? reinterpret_cast<A*>(out) : buffer_[4];
+    times(plane, p_.stride, static_cast<const A*>(p_.columns_inverse), result, p_.H, p_.W);
     if (!in_place())
-      for (int64_t i = 0; i < p_.H; ++i) write_numbers(out + i * p_.W, plane + i * p_.stride, p_.W);
+      for (int64_t i = 0; i < p_.H; ++i) write_numbers(out + i * p_.W, result + i * p_.stride, p_.W);
   }
 
   // Planes whose rows are whole vectors are read and written where they are.

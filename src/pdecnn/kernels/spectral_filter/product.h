@@ -24,20 +24,27 @@ PDECNN_INLINE void product_block(const A* a, int64_t a_stride, const A* b, int64
 }
 
 template <class L, int MR, int NV, class A>
-PDECNN_INLINE void product_rows(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride, int64_t rows,
-                  int64_t inner) {
-  int64_t i = 0;
-  for (; i + MR <= rows; i += MR)
-    product_block<L, MR, NV>(a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, inner);
-  for (; i + 2 <= rows; i += 2)
-    product_block<L, 2, NV>(a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, inner);
-  for (; i < rows; ++i)
-    product_block<L, 1, NV>(a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, inner);
+PDECNN_INLINE void product_some_rows(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c,
+                                     int64_t c_stride, int64_t rows, int64_t inner) {
+  if (rows == MR) return product_block<L, MR, NV>(a, a_stride, b, b_stride, c, c_stride, inner);
+  if constexpr (MR > 1) product_some_rows<L, MR - 1, NV>(a, a_stride, b, b_stride, c, c_stride, rows, inner);
+}
+
+// Blocks of at most MR rows, as even as they can be: a thin last block would wait for its own sums.
+template <class L, int MR, int NV, class A>
+PDECNN_INLINE void product_rows(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride,
+                                int64_t rows, int64_t inner) {
+  const int64_t blocks = (rows + MR - 1) / MR;
+  for (int64_t block = 0, i = 0; block < blocks; ++block) {
+    const int64_t many = (rows - i + blocks - block - 1) / (blocks - block);
+    product_some_rows<L, MR, NV>(a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, many, inner);
+    i += many;
+  }
 }
 
 // (rows, inner) times (inner, columns); columns is a multiple of the vector.
 template <class L, class A>
-PDECNN_INLINE void product_of(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride, int64_t rows,
+void product(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride, int64_t rows,
              int64_t inner, int64_t columns) {
   int64_t k = 0;
 #if defined(__AVX512F__)  // 32 registers
@@ -48,15 +55,6 @@ PDECNN_INLINE void product_of(const A* a, int64_t a_stride, const A* b, int64_t 
     product_rows<L, 4, 2>(a, a_stride, b + k, b_stride, c + k, c_stride, rows, inner);
   for (; k < columns; k += L::count)
     product_rows<L, 8, 1>(a, a_stride, b + k, b_stride, c + k, c_stride, rows, inner);
-}
-
-// The same; sizes that are common are known to the compiler.
-template <class L, class A>
-void product(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride, int64_t rows,
-             int64_t inner, int64_t columns) {
-  if (rows == 8 && inner == 8 && columns == 8) product_of<L>(a, 8, b, 8, c, 8, 8, 8, 8);
-  else if (rows == 16 && inner == 16 && columns == 16) product_of<L>(a, 16, b, 16, c, 16, 16, 16, 16);
-  else product_of<L>(a, a_stride, b, b_stride, c, c_stride, rows, inner, columns);
 }
 
 }  // namespace
