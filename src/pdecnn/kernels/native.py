@@ -10,6 +10,7 @@ Two environment variables force a choice; asking for what is not there is an err
 
 import ctypes
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -48,6 +49,7 @@ class NativeFunction:
     address: Any
 
     def __call__(self, packed: bytes) -> None:
+        """Calls the function; `packed` is laid out as its struct in C++."""
         status = self.address(packed)
         if status:
             raise RuntimeError(f"{self.name}: {STATUS.get(status, f'status {status}')}.")
@@ -71,10 +73,8 @@ def _candidates() -> list[Path]:
     if path := os.environ.get("PDECNN_LIBRARY"):
         return [Path(path)]
     folders = [Path(__file__).parent]
-    try:  # an editable install keeps the library in site-packages
+    with suppress(PackageNotFoundError):  # an editable install keeps the library in site-packages
         folders.append(Path(str(distribution("pdecnn").locate_file("pdecnn/kernels"))))
-    except PackageNotFoundError:
-        pass
     return [folder / name for folder in folders for name in LIBRARY_NAMES]
 
 
@@ -127,14 +127,11 @@ def _pick_isa(handle: ctypes.CDLL, wanted: str | None) -> str:
 
 def _share_threads(handle: ctypes.CDLL) -> str:
     """Hands torch's thread pool to the library; without it the kernels run on one thread."""
-    for folder in (Path(torch.__file__).parent / "lib",):
-        for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
-            if (folder / name).is_file():
-                try:
-                    parallel_for = ctypes.CDLL(str(folder / name)).torch_parallel_for
-                except (OSError, AttributeError):
-                    continue
-                handle.pdecnn_set_parallel_for.argtypes = [ctypes.c_void_p]
-                handle.pdecnn_set_parallel_for(ctypes.cast(parallel_for, ctypes.c_void_p))
-                return "torch"
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
+        with suppress(OSError, AttributeError):
+            parallel_for = ctypes.CDLL(str(folder / name)).torch_parallel_for
+            handle.pdecnn_set_parallel_for.argtypes = [ctypes.c_void_p]
+            handle.pdecnn_set_parallel_for(ctypes.cast(parallel_for, ctypes.c_void_p))
+            return "torch"
     return "serial (this torch does not export torch_parallel_for)"

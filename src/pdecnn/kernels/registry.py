@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
 
 from pdecnn.kernels.advection_diffusion import cpu as advection_diffusion_cpu
+from pdecnn.kernels.advection_diffusion.op import LIBRARY
 from pdecnn.kernels.depthwise import cpu as depthwise_cpu
+from pdecnn.kernels.global_layer import cpu as global_layer_cpu
 from pdecnn.kernels.native import Library, Missing, load
 from pdecnn.kernels.shared_expand import cpu as shared_expand_cpu
 from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu
@@ -13,6 +18,7 @@ from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu
 NATIVE: dict[str, Callable[[Library], None]] = {
     "advection_diffusion": advection_diffusion_cpu.register,
     "depthwise": depthwise_cpu.register,
+    "global_layer": global_layer_cpu.register,
     "shared_expand": shared_expand_cpu.register,
     "spectral_filter": spectral_filter_cpu.register,
 }
@@ -34,6 +40,22 @@ def register_all() -> None:
     if isinstance(library, Library):
         for register in NATIVE.values():
             register(library)
+    if triton_missing() is None:
+        from pdecnn.kernels.advection_diffusion import triton as advection_diffusion_triton
+
+        LIBRARY.impl("advection_diffusion", advection_diffusion_triton.forward, "CUDA")
+        LIBRARY.impl("advection_diffusion_backward", advection_diffusion_triton.backward, "CUDA")
+
+
+def triton_missing() -> str | None:
+    """Why the Triton kernels are not used on CUDA; None if they are."""
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    if torch.version.hip is not None:
+        return "the kernels are written for CUDA, not for ROCm"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    return None
 
 
 def available() -> list[Backing]:
@@ -45,4 +67,6 @@ def available() -> list[Backing]:
             rows.append(Backing(op, "cpu", "reference", library.reason))
         else:
             rows.append(Backing(op, "cpu", f"native ({library.isa})", f"threads: {library.threads}"))
+    missing = triton_missing()
+    rows.append(Backing("advection_diffusion", "cuda", "reference" if missing else "triton", missing or ""))
     return rows

@@ -23,6 +23,7 @@ from pdecnn.functional.boundary import Boundary
 from pdecnn.layers import subgrids
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, make_pair
+from pdecnn.layers.fused_global import can_fuse, fold, run_fused
 from pdecnn.layers.stability import Stability, measure_stability
 
 SOURCES = ("identity", "none", "residual", "residual_each_step")
@@ -154,8 +155,12 @@ class GlobalLayer(nn.Module):
     def forward(self, x: Tensor, *context: Tensor) -> Tensor:
         """The layer's output; `context` is handed to `init` after `x`."""
         h, x = self.first_guess(x, *context)
-        h = self.solve(h, x, self.coefficients(h))
-        out: Tensor = self.act(self.norm(h))
+        if can_fuse(self, h):
+            *folded, options = fold(self)
+            out = run_fused(h, x, *folded, options)
+        else:
+            h = self.solve(h, x, self.coefficients(h))
+            out = self.act(self.norm(h))
         return self.drop_path(out) + x if self.residual else out
 
     def first_guess(self, x: Tensor, *context: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""K steps of advection-diffusion, fused: `pdecnn.functional.advection_diffusion` at the speed of one pass over memory."""
+"""K steps of advection-diffusion, fused: `pdecnn.functional.advection_diffusion` in one pass over memory."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from pdecnn.functional.advection_diffusion import Coefficient, check_arguments
 from pdecnn.functional.advection_diffusion import advection_diffusion_3d as advection_diffusion_3d
 from pdecnn.functional.boundary import Boundary
-from pdecnn.kernels.advection_diffusion import op as _op  # registers the operator
+from pdecnn.kernels.advection_diffusion import op as op  # registers the operator
 
 _solve = torch.ops.pdecnn.advection_diffusion.default
 
@@ -28,8 +28,8 @@ def advection_diffusion(
 ) -> Tensor:
     """Solves `K` steps of the advection-diffusion equation and returns `h^K`.
 
-    The same function as `pdecnn.functional.advection_diffusion`, which describes it, by the fastest kernel of the device:
-    states stay in cache for all K steps, and the backward pass saves the inputs alone, whatever K is.
+    The same function as `pdecnn.functional.advection_diffusion`, which describes it, by the fastest kernel of the
+    device: states stay in cache for all K steps, and the backward pass saves the inputs alone, whatever K is.
 
     Example:
         >>> h = torch.rand(8, 16, 32, 32, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The native twin of `pdecnn::advection_diffusion` on the CPU: packs pointers, sizes and strides and calls `cpu.cpp`."""
+"""The native twin of `pdecnn::advection_diffusion`: packs pointers, sizes and strides and calls `cpu.cpp`."""
 
 import struct
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pdecnn.kernels.advection_diffusion.op import LIBRARY, _backward_reference, 
 from pdecnn.kernels.native import Library
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
-_BOUNDARIES = {"periodic": 0, "neumann": 1, "dirichlet": 2}
+BOUNDARIES = {"periodic": 0, "neumann": 1, "dirichlet": 2}
 _ABSENT = (0, 0, 0, 0, 0)
 
 # as `struct Problem`, `ForwardCall` and `BackwardCall` in cpu.cpp
@@ -39,7 +39,7 @@ def _problem(
     h = inputs[0]
     assert h is not None
     maps = [x for q in inputs for x in _map(q, h.shape)]
-    return (_DTYPES[h.dtype], *h.shape, K, _BOUNDARIES[boundary], _interleaved(h), dt, dx, dy, *maps)
+    return (_DTYPES[h.dtype], *h.shape, K, BOUNDARIES[boundary], _interleaved(h), dt, dx, dy, *maps)
 
 
 def register(library: Library) -> None:

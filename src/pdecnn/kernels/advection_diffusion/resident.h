@@ -10,8 +10,8 @@
 
 namespace PDECNN_NS {
 
-// Feature maps of images of 32, 28, 96 and 224 pixels.
-#define PDECNN_FOR_WIDTHS(DO) DO(4) DO(6) DO(7) DO(8) DO(12) DO(13) DO(14) DO(16) DO(24) DO(28) DO(32) DO(48) DO(56) DO(64)
+// Feature maps of images of 32, 28 and 224 pixels.
+#define PDECNN_FOR_WIDTHS(DO) DO(7) DO(8) DO(14) DO(16) DO(28) DO(32) DO(56)
 
 constexpr int64_t kForwardBytes = 1 << 18, kBackwardBytes = 1 << 20;
 

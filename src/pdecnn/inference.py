@@ -1,0 +1,149 @@
+"""A copy of a trained model that is ready to serve."""
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from pdecnn.analysis.latency import measure
+from pdecnn.layers.fused_global import FusedGlobalLayer
+from pdecnn.layers.global_layer import GlobalLayer
+
+TOLERANCE = 1e-4  # of the outputs' largest absolute value
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+def optimize_for_inference(
+    model: nn.Module, example_inputs: Tensor | None = None, *, memory_format: torch.memory_format | None = None
+) -> nn.Module:
+    """Returns a copy of `model` for inference with the same outputs; the model itself is left as it is.
+
+    Global layers become one kernel each, batch norms that directly follow a convolution are folded into it, and the
+    weights are laid out in the faster of the two memory formats, by measurement. Outputs before and after are compared:
+    what changes them by more than 1e-4 of the largest one is not done.
+
+    Args:
+        model: Any model; plain CNNs, ours and condensed ones.
+        example_inputs: A batch as the copy will be served; its size matters for the measurement. By default one image
+            of the model's `pretrained_cfg["input_size"]`, as timm's models have it.
+        memory_format: `torch.contiguous_format` or `torch.channels_last` to skip the measurement.
+
+    Example:
+        >>> import timm, pdecnn
+        >>> fast = pdecnn.optimize_for_inference(timm.create_model("cifar_resnet32_global"))
+        >>> with torch.no_grad():
+        ...     fast(torch.randn(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
+    """
+    x = _example(model, example_inputs)
+    original = copy.deepcopy(model).eval().requires_grad_(False)
+    with torch.no_grad():
+        expected = _first(original(x))
+        fast = _kept_if_equal(original, _fuse_global_layers, x, expected)
+        fast = _kept_if_equal(fast, lambda m: _fold_batch_norms(m, x), x, expected)
+        return fast.to(memory_format=memory_format or _faster_format(fast, x))
+
+
+def _example(model: nn.Module, given: Tensor | None) -> Tensor:
+    parameter = next(model.parameters(), None)
+    if given is not None:
+        if parameter is not None and given.device != parameter.device:
+            raise ValueError(
+                f"optimize_for_inference: example_inputs is on {given.device}, the model on {parameter.device}. "
+                "Move one to the other."
+            )
+        return given
+    cfg: Any = getattr(model, "pretrained_cfg", None) or {}
+    size = cfg.get("input_size") if isinstance(cfg, dict) else getattr(cfg, "input_size", None)
+    if size is None:
+        raise ValueError(
+            "optimize_for_inference: the model does not say its input size; pass example_inputs, "
+            "e.g. torch.randn(1, 3, 224, 224)."
+        )
+    channels = getattr(model, "in_chans", size[0])
+    like = torch.empty(0) if parameter is None else parameter
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.randn(1, channels, *size[1:]).to(device=like.device, dtype=like.dtype)
+
+
+def _first(output: Any) -> Tensor:
+    while not isinstance(output, Tensor):
+        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
+    return output
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
+
+
+def _fuse_global_layers(model: nn.Module) -> None:
+    for name, module in list(model.named_modules()):
+        if isinstance(module, GlobalLayer) and module.is_plain and name:
+            _replace(model, name, FusedGlobalLayer(module))
+
+
+def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
+    """Folds every batch norm whose input is, in a run on `x`, the very tensor that one convolution gave."""
+    made: dict[int, tuple[nn.Module, Tensor]] = {}
+    follows: dict[nn.Module, nn.Module] = {}
+    calls: Counter[nn.Module] = Counter()
+    readers: Counter[nn.Module] = Counter()
+
+    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        calls[module] += 1
+        for arg in args:
+            producer, _ = made.get(id(arg), (None, None))
+            if producer is not None and not list(module.children()):
+                readers[producer] += 1
+                if isinstance(module, nn.BatchNorm2d):
+                    follows[module] = producer
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(module, nn.Conv2d):
+            made[id(output)] = (module, output)  # the tensor is kept, so that its id is not given again
+
+    handles = []
+    for module in model.modules():
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    names = {module: name for name, module in model.named_modules()}
+    for norm, conv in follows.items():
+        once = calls[norm] == calls[conv] == readers[conv] == 1
+        if once and type(norm) in (nn.BatchNorm2d, BatchNormAct2d) and norm.running_mean is not None:
+            _fold(conv, norm)
+            _replace(model, names[norm], norm.act if isinstance(norm, BatchNormAct2d) else nn.Identity())
+
+
+def _fold(conv: Any, norm: Any) -> None:
+    conv.weight, conv.bias = fuse_conv_bn_weights(
+        conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+    )
+    conv.requires_grad_(False)
+
+
+def _faster_format(model: nn.Module, x: Tensor) -> torch.memory_format:
+    if x.ndim != 4:
+        return torch.contiguous_format
+    copies = {f: copy.deepcopy(model).to(memory_format=f) for f in FORMATS}
+    times = measure({str(f): partial(m, x) for f, m in copies.items()}, rounds=9, max_seconds=2.0)
+    return min(FORMATS, key=lambda f: times[str(f)].p20)
+
+
+def _kept_if_equal(model: nn.Module, change: Callable[[nn.Module], None], x: Tensor, expected: Tensor) -> nn.Module:
+    changed = copy.deepcopy(model)
+    change(changed)
+    error = (_first(changed(x)) - expected).abs().max() / expected.abs().max().clamp_min(1e-12)
+    return changed if error <= TOLERANCE else model

@@ -1,0 +1,138 @@
+"""A plain Global layer in inference: its norms folded, everything after the first guess in one kernel."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from pdecnn.layers.coefficients import LearnedPair, NumberPair
+
+if TYPE_CHECKING:
+    from pdecnn.layers.global_layer import GlobalLayer
+
+_ACTS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
+
+
+def fold_norm(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """`(scale, shift)` of a batch norm in evaluation: `norm(h) = scale * h + shift`."""
+    mean, var = norm.running_mean, norm.running_var
+    if mean is None or var is None:
+        raise ValueError("fold_norm: the batch norm keeps no running statistics, so it has no fixed scale and shift.")
+    scale = (var + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight
+    shift = -mean * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias
+    return scale, shift
+
+
+def _folded_taps(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    scale, shift = fold_norm(norm)
+    bias = shift if conv.bias is None else shift + scale * conv.bias
+    return conv.weight[:, 0] * scale[:, None, None], bias
+
+
+class FusedGlobalLayer(nn.Module):
+    """What a `GlobalLayer` computes in evaluation, by `pdecnn::global_layer`.
+
+    Made from a layer whose `is_plain` is true; it has no parameters of its own but buffers with the norms folded in, so
+    it neither trains nor follows later changes of the layer.
+
+    Args:
+        layer: The layer, which is left as it is; its `init` is shared.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, layer: "GlobalLayer") -> None:
+        super().__init__()
+        if not layer.is_plain:
+            raise ValueError(f"FusedGlobalLayer: the kernel does not cover {layer!r}. Keep the GlobalLayer.")
+        self.channels = layer.channels
+        self.init = layer.init
+        self.residual = layer.residual
+        weight, bias, scale, shift, self.options = fold(layer)
+        self.weight_shape = weight.shape
+        # flat, for `.to(memory_format=...)` would reorder a weight of four dimensions
+        for name, value in (("weight", weight.flatten()), ("bias", bias), ("scale", scale), ("shift", shift)):
+            self.register_buffer(name, value.detach().contiguous())
+
+    def forward(self, x: Tensor, *context: Tensor) -> Tensor:
+        """The layer's output; `context` is handed to `init` after `x`."""
+        h = self.init(x, *context)
+        x = x if x.shape == h.shape else h
+        out = run_fused(h, x, self.weight.view(self.weight_shape), self.bias, self.scale, self.shift, self.options)
+        return out + x if self.residual else out
+
+    def set_steps(self, K: int) -> None:
+        """Changes the number of time steps."""
+        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
+            raise ValueError(f"FusedGlobalLayer: K (number of time steps) must be an int of at least 1, got K={K!r}.")
+        self.options = (*self.options[:2], K, *self.options[3:])
+
+    def extra_repr(self) -> str:
+        """Channels and steps."""
+        return f"{self.channels}, K={self.options[2]}"
+
+
+def fold(layer: "GlobalLayer") -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Any, ...]]:
+    """Weights `(maps, C, k, k)`, biases `(maps, C)`, output scale and shift, and the options of the operator."""
+    pairs = [layer.velocity] if isinstance(layer.diffusion, NumberPair) else [layer.velocity, layer.diffusion]
+    taps = [
+        _folded_taps(cast(nn.Conv2d, op), cast(nn.BatchNorm2d, norm))
+        for pair in pairs
+        for op, norm in ((pair.op_x, pair.norm_x), (pair.op_y, pair.norm_y))
+    ]
+    D = (layer.diffusion.x, layer.diffusion.y) if isinstance(layer.diffusion, NumberPair) else (0.0, 0.0)
+    velocity = cast(LearnedPair, layer.velocity)
+    dx, dy = layer.spacings
+    options = (
+        *(float(d) for d in D),
+        layer.K,
+        layer.dt,
+        dx,
+        dy,
+        layer.boundary,
+        layer.flow_sign,
+        layer.h_prev == "input",
+        _ACTS[type(velocity.act)],
+        _ACTS[type(layer.act)],
+    )
+    scale, shift = fold_norm(cast(nn.BatchNorm2d, layer.norm))
+    return torch.stack([w for w, _ in taps]), torch.stack([b for _, b in taps]), scale, shift, options
+
+
+def run_fused(
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, options: tuple[Any, ...]
+) -> Tensor:
+    """Calls the operator."""
+    return cast(Tensor, torch.ops.pdecnn.global_layer(h, x, weight, bias, scale, shift, *options))
+
+
+def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
+    """Whether `layer` may be computed by the one kernel now: in inference, plain, in float32, and nobody listening.
+
+    Hooks on the parts of the layer (a profiler's, say) are served by running the parts; so are tracing and compiling.
+    """
+    return (
+        not layer.training
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and layer.is_plain
+        and h.dtype == torch.float32
+        and not torch.is_autocast_enabled(h.device.type)
+        and not _has_hooks(layer)
+    )
+
+
+def _has_hooks(layer: "GlobalLayer") -> bool:
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return True
+    parts = (layer.velocity, layer.diffusion, layer.source, layer.norm, layer.act)
+    return any(m._forward_hooks or m._forward_pre_hooks for part in parts if part is not None for m in part.modules())
