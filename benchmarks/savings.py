@@ -3,15 +3,13 @@
     python benchmarks/savings.py                       # the ResNet-32 pair
     python benchmarks/savings.py wrn40_4 densenet      # pairs by name; 'all' for all of them
 
-Results are merged by pair into benchmarks/results/savings.json. Inference is timed with batch norms folded into the
-convolutions before them, a training step is forward, cross-entropy, backward and SGD with momentum.
+Results are merged by pair into benchmarks/results/savings.json. Inference is timed on what
+`pdecnn.optimize_for_inference` returns, a training step is forward, cross-entropy, backward and SGD with momentum.
 """
 
-import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +19,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.nn.utils import fuse_conv_bn_eval
 
 import pdecnn
 from pdecnn.analysis import latency
@@ -52,23 +49,8 @@ SETTINGS = (("inference", 1), ("inference", 64), ("training", 64))
 
 
 def inference(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:
-    served = fold_batch_norms(net.eval(), x)
+    served = pdecnn.optimize_for_inference(net, x)
     return lambda: served(x)
-
-
-def fold_batch_norms(net: nn.Module, x: torch.Tensor) -> nn.Module:
-    """A copy of `net` with every batch norm that directly follows a convolution folded into it; checked on `x`."""
-    folded = copy.deepcopy(net)
-    for parent in list(folded.modules()):
-        for (conv_name, conv), (norm_name, norm) in pairwise(list(parent.named_children())):
-            if not (isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
-                continue
-            if conv.out_channels == norm.num_features:
-                setattr(parent, conv_name, fuse_conv_bn_eval(conv, norm))
-                setattr(parent, norm_name, getattr(norm, "act", nn.Identity()))
-    with torch.no_grad():
-        torch.testing.assert_close(folded(x), net(x), rtol=1e-3, atol=1e-4)
-    return folded
 
 
 def training(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:

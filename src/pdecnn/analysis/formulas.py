@@ -71,7 +71,7 @@ _ACTIVATIONS = _names(
 _FREE = _names(
     "empty zeros ones full arange linspace eye rand randn scalar_tensor empty_like zeros_like ones_like full_like "
     "new_empty new_zeros new_ones new_full empty_strided new_empty_strided lift_fresh detach alias _unsafe_view "
-    "_reshape_alias _local_scalar_dense"
+    "_reshape_alias _local_scalar_dense as_strided resize"
 )
 
 

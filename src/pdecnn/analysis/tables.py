@@ -141,7 +141,7 @@ def build_table(number: int, *, measure_latency: bool = False, results: str | Pa
 
     Args:
         number: 1 to 8.
-        measure_latency: Whether to time one image through every network.
+        measure_latency: Whether to time one image through every network, prepared by `optimize_for_inference`.
         results: Folder with our own runs: JSON files that hold a dict, or a list of dicts, with the keys `model`,
             `dataset` and `accuracy` (per cent; a number or one per seed), as `result.json` of a training run.
 
@@ -190,11 +190,13 @@ def _key(row: Row) -> tuple[str, str, int]:
 
 def _latencies(published: Iterable[Row]) -> dict[tuple[str, str, int], float]:
     """Milliseconds for one image, all networks in interleaved rounds."""
+    from pdecnn.inference import optimize_for_inference
+
     candidates = {}
     for row in published:
         if row.model and _key(row) not in candidates:
             x = torch.randn(row.input_shape)
-            net = _create(*_key(row)).eval()
+            net = optimize_for_inference(_create(*_key(row)), x)
             candidates[_key(row)] = _forward(net, x)
     names = {str(key): key for key in candidates}
     with torch.no_grad():
