@@ -90,12 +90,21 @@ PDECNN_INLINE void four_rows(const A* frame, int64_t stride, const A* k, int64_t
   for (int64_t r = 0; r < 4; ++r) L::store(out + r * out_stride, sum[r]);
 }
 
+// Whether rows are whole vectors of the storage type, so that they can be read and written where they are.
+template <class L, class T>
+bool in_place(const Problem& p) {
+  return sizeof(T) == sizeof(arithmetic_t<T>) && p.W % L::count == 0;
+}
+
 template <class L, int M, class T, class A>
 void correlate(const Problem& p, const Frame<T>& frame, const A* k, T* out, A* block) {
   const int64_t width = round_up(p.W, L::count);
   for (int64_t y = 0; y < p.H; y += 4) {
+    const bool direct = in_place<L, T>(p) && y + 4 <= p.H;
+    A* to = direct ? reinterpret_cast<A*>(out + y * p.W) : block;
     for (int64_t x = 0; x < width; x += L::count)
-      four_rows<L, M>(frame.data() + y * frame.stride() + x, frame.stride(), k, p.rows, p.columns, block + x, width);
+      four_rows<L, M>(frame.data() + y * frame.stride() + x, frame.stride(), k, p.rows, p.columns, to + x, width);
+    if (direct) continue;
     for (int64_t r = 0; r < min<int64_t>(4, p.H - y); ++r) write_numbers(out + (y + r) * p.W, block + r * width, p.W);
   }
 }
@@ -126,7 +135,7 @@ Status forward(const ForwardCall& call) {
   return failed ? kOutOfMemory : status;
 }
 
-// Adds  sum over pixels of grad[r, s] y[r + p, s + q]  to sums[q] for one row p of the stencil; M taps at a time.
+// Adds  sum over pixels of grad[r, s] y[r + p, s + q]  to the lanes of sums[q], for M taps of one row of the stencil.
 template <class L, int M, class A>
 PDECNN_INLINE void tap_row(const A* grad, int64_t grad_stride, const A* y, int64_t stride, int64_t H, int64_t width,
                            double* sums) {
@@ -136,7 +145,8 @@ PDECNN_INLINE void tap_row(const A* grad, int64_t grad_stride, const A* y, int64
       const auto g = L::load(grad + r * grad_stride + x);
       for (int q = 0; q < M; ++q) sum[q] += g * L::load(y + r * stride + x + q);
     }
-  for (int q = 0; q < M; ++q) sums[q] += double(L::sum(sum[q]));
+  for (int q = 0; q < M; ++q)
+    for (int64_t i = 0; i < L::count; ++i) sums[q * L::count + i] += double(sum[q][i]);
 }
 
 template <int M>
@@ -149,26 +159,29 @@ Status stencil_gradient(const StencilGradientCall& call) {
   using A = arithmetic_t<T>;
   const Problem& p = call.problem;
   const int64_t plane = p.H * p.W, taps = p.rows * p.columns, width = round_up(p.W, L::count);
+  const bool direct = in_place<L, T>(p);
   int32_t failed = 0;
   const Status status = parallel_for(p.C, 1, [&](int64_t begin, int64_t end) {
     Frame<T> frame(p, p.rows / 2, p.columns / 2), grad(p, 0, 0);  // beyond its width a row of grad is zero
-    Arena arena(size_t(taps) * sizeof(double));
+    Arena arena(size_t(taps * L::count) * sizeof(double));
     if (!frame.ok() || !grad.ok() || !arena.ok()) {
       failed = 1;
       return;
     }
     double* sums = reinterpret_cast<double*>(arena.data());
     for (int64_t c = begin; c < end; ++c) {
-      for (int64_t i = 0; i < taps; ++i) sums[i] = 0;
+      for (int64_t i = 0; i < taps * L::count; ++i) sums[i] = 0;
       for (int64_t n = 0; n < p.N; ++n) {
+        const T* g = static_cast<const T*>(call.grad) + (n * p.C + c) * plane;
         frame.fill(static_cast<const T*>(call.y) + (n * p.C + c) * plane);
-        grad.fill(static_cast<const T*>(call.grad) + (n * p.C + c) * plane);
+        if (!direct) grad.fill(g);
+        const A* g_data = direct ? reinterpret_cast<const A*>(g) : grad.data();
         for (int64_t i = 0; i < p.rows; ++i) {
           int64_t q = 0;
           auto run = [&](auto many) {
             for (; q + decltype(many)::value <= p.columns; q += decltype(many)::value)
-              tap_row<L, decltype(many)::value>(grad.data(), grad.stride(), frame.data() + i * frame.stride() + q,
-                                                frame.stride(), p.H, width, sums + i * p.columns + q);
+              tap_row<L, decltype(many)::value>(g_data, direct ? p.W : grad.stride(), frame.data() + i * frame.stride() + q,
+                                                frame.stride(), p.H, width, sums + (i * p.columns + q) * L::count);
           };
           run(Taps<5>{});
           run(Taps<3>{});
@@ -176,7 +189,11 @@ Status stencil_gradient(const StencilGradientCall& call) {
         }
       }
       A* out = static_cast<A*>(call.grad_k) + c * taps;
-      for (int64_t i = 0; i < taps; ++i) out[i] = A(sums[i]);
+      for (int64_t i = 0; i < taps; ++i) {
+        double sum = 0;
+        for (int64_t lane = 0; lane < L::count; ++lane) sum += sums[i * L::count + lane];
+        out[i] = A(sum);
+      }
     }
   });
   return failed ? kOutOfMemory : status;
