@@ -1,0 +1,144 @@
+"""How many CNNs `condense` serves: one or two small members of every convolutional family of timm, and torchvision's.
+
+    python benchmarks/condense_coverage.py                  # all; about 25 minutes on one core
+    python benchmarks/condense_coverage.py resnet18 tv:vgg16
+
+Each model is planned and condensed with the defaults. A condensed model must run forward and backward (every trainable
+parameter of the condensed model has a finite gradient), survive a state-dict round trip bit by bit, pass torch.export
+with the same output, and have fewer parameters and fewer multiply-adds. A model without a run must be refused with a
+reason. Anything else is a failure. Results are merged by model into benchmarks/results/condense_coverage.json.
+"""
+
+import json
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import timm
+import torch
+import torchvision
+import typer
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import pdecnn
+from pdecnn.analysis.latency import environment
+from pdecnn.condensation import plan
+
+RESULTS = Path(__file__).parent / "results" / "condense_coverage.json"
+SECONDS = 60
+MODELS = Path(__file__).with_suffix(".txt")
+SIZES = {"cifar_resnet32": 32, "cifar_wrn40_4": 32, "cifar_densenet_bc100": 32, "inception_v3": 128}
+
+
+class TooLongError(Exception):
+    """A model took longer than `SECONDS`."""
+
+
+def build(name: str) -> nn.Module:
+    extra: dict[str, Any] = {"init_weights": False} if name in ("tv:googlenet", "tv:inception_v3") else {}
+    make = torchvision.models.get_model if name.startswith("tv:") else timm.create_model
+    model: nn.Module = make(name.removeprefix("tv:"), num_classes=10, **extra)
+    return model
+
+
+def logits(out: Any) -> Tensor:
+    tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+    return tensors[0]
+
+
+def check(name: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    size = SIZES.get(name.removeprefix("tv:"), 96)
+    model, x = build(name).eval(), torch.randn(2, 3, size, size)
+    try:
+        made = plan(model, x[:1])
+    except ValueError as error:
+        if "no run to condense" not in str(error):
+            raise
+        return {"outcome": "refused", "reason": str(error)}
+    small = made.apply(model)
+    before, after = (pdecnn.profile(m, x[:1]) for m in (model, small))
+    problems = [*forward_backward(small, x), *round_trip(made, model, small, x), *exported(small, x)]
+    if not (after.params < before.params and after.exact < before.exact):
+        problems.append("no fewer parameters or MACs")
+    return {
+        "outcome": "failed" if problems else "condensed",
+        "problems": problems,
+        "runs": [run.path for run in made.runs],
+        "skipped": [f"{s.path}: {s.reason}" for s in made.skipped],
+        "base": made.base is not None,
+        "params": [before.params, after.params],
+        "macs": [before.exact, after.exact],
+        "depth": [before.depth, after.depth],
+    }
+
+
+def forward_backward(small: nn.Module, x: Tensor) -> list[str]:
+    small.train()
+    loss = logits(small(x)).square().mean()
+    torch.autograd.backward(loss)
+    small.eval()
+    missing = [n for n, p in small.named_parameters() if p.requires_grad and p.grad is None and "aux" not in n.lower()]
+    bad = [n for n, p in small.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    small.zero_grad(set_to_none=True)
+    return [f"no gradient: {missing[:3]}"] * bool(missing) + [f"gradient not finite: {bad[:3]}"] * bool(bad)
+
+
+def round_trip(made: Any, model: nn.Module, small: nn.Module, x: Tensor) -> list[str]:
+    twin = pdecnn.Plan.from_dict(json.loads(json.dumps(made.to_dict()))).apply(model)
+    twin.load_state_dict(small.state_dict())
+    with torch.no_grad():
+        same = torch.equal(logits(twin.eval()(x)), logits(small(x)))
+    return [] if same else ["state dict round trip changes the output"]
+
+
+def exported(small: nn.Module, x: Tensor) -> list[str]:
+    program = torch.export.export(small, (x,))
+    with torch.no_grad():
+        ours, theirs = logits(small(x)), logits(program.module()(x))
+    scale = float(ours.abs().max().clamp_min(1e-6))
+    error = float((ours - theirs).abs().max()) / scale
+    return [] if error < 1e-4 else [f"torch.export differs by {error:.1e}"]
+
+
+def attempt(name: str) -> dict[str, Any]:
+    def stop(signum: int, frame: Any) -> None:
+        raise TooLongError(f"took longer than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    start = time.perf_counter()
+    try:
+        result = check(name)
+    except Exception as error:
+        result = {"outcome": "failed", "problems": [f"{type(error).__name__}: {error}"[:400]]}
+    finally:
+        signal.alarm(0)
+    return {**result, "seconds": round(time.perf_counter() - start, 1)}
+
+
+def summary(rows: dict[str, Any]) -> dict[str, Any]:
+    count = {o: sum(r["outcome"] == o for r in rows.values()) for o in ("condensed", "refused", "failed")}
+    with_run = count["condensed"] + count["failed"]
+    return {**count, "share of those with a run": round(count["condensed"] / max(with_run, 1), 4)}
+
+
+def main(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    warnings.filterwarnings("ignore")
+    chosen = names or MODELS.read_text().split()
+    rows = json.loads(RESULTS.read_text())["models"] if RESULTS.exists() else {}
+    for name in chosen:
+        rows[name] = attempt(name)
+        note = rows[name].get("problems") or rows[name].get("reason", "")[:160]
+        print(f"{name}: {rows[name]['outcome']} in {rows[name]['seconds']} s {note}", flush=True)
+        RESULTS.parent.mkdir(exist_ok=True)
+        result = {"summary": summary(rows), "environment": environment(), "models": dict(sorted(rows.items()))}
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(summary(rows)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

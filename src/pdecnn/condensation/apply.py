@@ -1,0 +1,132 @@
+"""Carry out a plan: the blocks of each run go, a Global layer comes in the place of the last of them."""
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.condensation.blocks import registered
+from pdecnn.condensation.dense import shorten
+from pdecnn.condensation.site import Run
+from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.models._options import GlobalOptions
+
+DEFAULTS = GlobalOptions(coef_bias=False)
+
+
+class ChannelsLast(nn.Module):
+    """A layer for `(N, C, H, W)` between feature maps of shape `(N, H, W, C)`."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(N, H, W, C) -> (N, H, W, C)`."""
+        out: Tensor = self.layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return out
+
+
+def apply_runs(model: nn.Module, runs: Iterable[Run]) -> nn.Module:
+    """A copy of `model` in which every run is condensed."""
+    small = copy.deepcopy(model)
+    for run in runs:
+        if run.condenses:
+            check_paths(small, run)
+            _condense(small, run)
+    return small
+
+
+def check_paths(model: nn.Module, run: Run) -> None:
+    """A ValueError if the model does not have the blocks of a run."""
+    known = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    for path in (*run.members(), *run.readers, *((run.transition,) if run.transition is not None else ())):
+        if path not in known:
+            raise ValueError(
+                f"Plan.apply: {type(model).__name__} has no module {path!r}, which the run {run.path} names. The plan "
+                "was made for another model; make a new one with pdecnn.plan."
+            )
+
+
+def _condense(model: nn.Module, run: Run) -> None:
+    if run.is_dense:
+        like = next(model.get_submodule(run.readers[-1]).parameters())
+        training = model.get_submodule(run.readers[-1]).training
+        shorten(model, run)
+        if run.transition is not None:
+            layer = global_layer(run, None, like).train(training)
+            model.get_submodule(run.transition).add_module("global_layer", layer)
+        return
+    parent = model.get_submodule(run.parent)
+    modules = [parent._modules[name] for unit in run.removed for name in unit]
+    removed = [m for m in modules if m is not None]
+    like = next((p for m in removed for p in m.parameters()), torch.empty(()))
+    make = registered([m for m in removed if any(True for _ in m.parameters())])
+    last = removed[-1]
+    if make is not None:
+        layer = make(removed, run)
+    else:
+        layer = global_layer(run, _first_guess(parent, run), like)
+        layer = ChannelsLast(layer) if run.channels_last else layer
+    for name in (name for unit in run.removed for name in unit):
+        parent._modules[name] = nn.Identity()
+    parent._modules[run.units[-1][-1]] = _with_hooks(layer.train(last.training), last)
+
+
+def _first_guess(parent: nn.Module, run: Run) -> nn.Module | None:
+    if run.init == "identity":
+        return None
+    modules = [parent.get_submodule(name) for name in run.removed[0]]
+    guess = modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+    return nn.Sequential(ToLast(), guess, ToFirst()) if run.channels_last else guess
+
+
+class ToLast(nn.Module):
+    """`(N, C, H, W) -> (N, H, W, C)`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The permuted map."""
+        return x.permute(0, 2, 3, 1)
+
+
+class ToFirst(nn.Module):
+    """`(N, H, W, C) -> (N, C, H, W)`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The permuted map."""
+        return x.permute(0, 3, 1, 2)
+
+
+def global_layer(run: Run, init: nn.Module | None, like: Tensor) -> GlobalLayer:
+    """The Global layer of a run, on the device and in the type of `like`.
+
+    Where the feature map has negative values the layer is `h + norm(h^K)` and starts as the identity; where a ReLU
+    made it, the layer is `relu(norm(h^K))`.
+    """
+    options = DEFAULTS.replace({"residual": run.signed, **run.options, "K": run.K})
+    dtype = like.dtype if like.dtype.is_floating_point else torch.float32
+    layer = options.build(run.shape[0], init, device=like.device, dtype=dtype)
+    if options.residual:
+        layer.act = nn.Identity()
+        nn.init.zeros_(layer.norm.weight)  # type: ignore[arg-type]
+    return layer
+
+
+def _with_hooks(layer: nn.Module, old: nn.Module) -> nn.Module:
+    """Gives `layer` the forward hooks of the module it replaces."""
+    for name in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks"):
+        getattr(layer, name).update(getattr(old, name))
+    layer._forward_pre_hooks_with_kwargs.update(old._forward_pre_hooks_with_kwargs)
+    return layer
+
+
+def global_layers(model: nn.Module, runs: Sequence[Run]) -> dict[str, GlobalLayer]:
+    """The Global layers of a condensed model by the path of their site."""
+    layers = {}
+    for run in runs:
+        module = model.get_submodule(run.site) if run.condenses and run.site else None
+        module = module.layer if isinstance(module, ChannelsLast) else module
+        if isinstance(module, GlobalLayer):
+            layers[run.site] = module
+    return layers

@@ -1,0 +1,121 @@
+"""Condensed models on disk: the config holds the base architecture and the plan, so that no user code is needed."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pdecnn.training.build import build_model, register_builder
+from pdecnn.training.checkpoint import save_checkpoint
+
+CONFIG = "condensed_config"  # the attribute of a condensed model
+_UNSEEN = ("Dropout", "Dropout2d", "DropPath", "StochasticDepth", "Identity")
+
+
+def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
+    """Writes a condensed model as config.json and model.safetensors; `pdecnn.training.load_checkpoint` reads it.
+
+    Args:
+        path: The folder.
+        model: What `Plan.apply` or `condense` returned.
+        notes: Further entries of the config, as plain data.
+    """
+    config = getattr(model, CONFIG, None)
+    if config is None:
+        raise ValueError(
+            f"save_condensed: {type(model).__name__} is not a condensed model; use Plan.apply or condense."
+        )
+    if config["base"] is None:
+        raise ValueError(
+            f"save_condensed: {type(model).__name__} was not built by timm or torchvision, so its base cannot be "
+            'written down. Plan with base={"name": ..., "kwargs": {...}} if it is registered in timm; else keep '
+            "plan.save(...) and the state_dict, and replay the plan on a fresh model of your own."
+        )
+    return save_checkpoint(path, model, {"model": config, **notes})
+
+
+def build_condensed(description: dict[str, Any]) -> nn.Module:
+    """The model of a config that `save_condensed` wrote, with fresh weights."""
+    from pdecnn.condensation.plan import Plan
+
+    base = description.get("base")
+    if not isinstance(base, dict) or not isinstance(description.get("plan"), dict):
+        raise ValueError('build_model: a condensed model needs the entries "base" and "plan".')
+    return Plan.from_dict(description["plan"]).apply(build_model(base))
+
+
+def describe(model: nn.Module) -> dict[str, Any] | None:
+    """How to build a fresh model of the same architecture, or None if it comes from no registry we know.
+
+    Every guess is built and compared, module by module.
+    """
+    for description in _guesses(model):
+        try:
+            twin = _build_on_meta(description)
+        except Exception:  # a guess that does not build is a wrong guess
+            continue
+        if _signature(twin) == _signature(model):
+            return description
+    return None
+
+
+def _guesses(model: nn.Module) -> list[dict[str, Any]]:
+    home = type(model).__module__
+    if home.startswith("torchvision.models."):
+        return _torchvision_guesses(model)
+    cfg = getattr(model, "pretrained_cfg", None)
+    name = (cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)) or ""
+    if not name:
+        return []
+    classes = getattr(model, "num_classes", None)
+    in_chans = getattr(model, "in_chans", None) or _in_channels(model)
+    own = {"num_classes": classes} if isinstance(classes, int) else {}
+    plain = {"builder": "timm", "name": name, "kwargs": own}
+    return [plain, {**plain, "kwargs": {**own, "in_chans": in_chans}}]
+
+
+def _torchvision_guesses(model: nn.Module) -> list[dict[str, Any]]:
+    from torchvision import models
+
+    home = type(model).__module__
+    names = [n for n in models.list_models(module=models) if models.get_model_builder(n).__module__ == home]
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    kwargs = {"num_classes": linear[-1].out_features} if linear else {}
+    return [{"builder": "torchvision", "name": name, "kwargs": kwargs} for name in names]
+
+
+def _in_channels(model: nn.Module) -> int:
+    conv = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    return 3 if conv is None else conv.in_channels
+
+
+def _build_on_meta(description: dict[str, Any]) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return build_model(description)
+    except (NotImplementedError, RuntimeError):  # something reads values while it is built
+        return build_model(description)
+
+
+def _signature(model: nn.Module) -> tuple[Any, ...]:
+    modules = [(n, type(m).__name__, m.extra_repr()) for n, m in model.named_modules()]
+    state = [(n, tuple(t.shape)) for n, t in model.state_dict().items()]
+    return [m for m in modules if m[1] not in _UNSEEN], state  # type: ignore[return-value]
+
+
+def _build_torchvision(description: dict[str, Any]) -> nn.Module:
+    from torchvision import models
+
+    name, kwargs = description["name"], dict(description.get("kwargs") or {})
+    if name not in models.list_models():
+        raise ValueError(f"build_model: torchvision has no model named {name!r}.")
+    if set(kwargs) - {"num_classes"}:
+        raise ValueError(f"build_model: a torchvision model takes num_classes only, got {sorted(kwargs)}.")
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    model: nn.Module = models.get_model(name, weights=None, **kwargs, **options)
+    return model
+
+
+register_builder("condensed", build_condensed)
+register_builder("torchvision", _build_torchvision)

@@ -1,0 +1,374 @@
+"""Plan what to condense: find the runs, weigh them, write the decision down as plain data."""
+
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from torch import Tensor, nn
+
+from pdecnn.condensation.apply import apply_runs
+from pdecnn.condensation.checkpoint import CONFIG, describe
+from pdecnn.condensation.dense import find_dense
+from pdecnn.condensation.find import find_runs
+from pdecnn.condensation.propose import choose, measure_ms, module_costs, parse_budget, predicted, timed, with_costs
+from pdecnn.condensation.record import Record, record
+from pdecnn.condensation.site import INITS, NOTHING, Cost, Run, Skipped
+from pdecnn.training.atomic import write_atomic
+
+FORMAT = "pdecnn-plan/1"
+
+Filter = str | type[nn.Module]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which runs of a model are condensed, and how; plain data that can be edited, saved and replayed.
+
+    Attributes:
+        model: The name of the model's class.
+        input_shapes: The shapes it was planned for.
+        runs: What is condensed; `edit` and `without` change it.
+        skipped: The places that were left alone, with the reasons.
+        before: The cost of the whole model.
+        base: How to build a fresh model, if it comes from a registry.
+    """
+
+    model: str
+    input_shapes: tuple[tuple[int, ...], ...]
+    runs: tuple[Run, ...]
+    skipped: tuple[Skipped, ...] = ()
+    before: Cost = NOTHING
+    base: dict[str, Any] | None = None
+
+    @property
+    def after(self) -> Cost:
+        """The cost to expect after condensing; what readers of dense blocks save comes on top."""
+        return predicted(self.before, self.runs)
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """A condensed copy of `model`, which is not touched; kept blocks keep their weights."""
+        small = apply_runs(model, self.runs)
+        data = self.to_dict()
+        setattr(small, CONFIG, {"builder": "condensed", "base": self.base, "plan": data})
+        return small
+
+    def edit(self, path: str, **changes: Any) -> "Plan":
+        """The plan with changes to the run at `path`, such as `plan.edit("layer1.0-4", keep=2, K=3)`."""
+        run = self._run(path)
+        new = dataclasses.replace(run, **changes).check()
+        return dataclasses.replace(self, runs=tuple(new if r is run else r for r in self.runs))
+
+    def without(self, path: str) -> "Plan":
+        """The plan without the run at `path`."""
+        run = self._run(path)
+        skipped = (*self.skipped, Skipped(run.path, "taken out of the plan"))
+        return dataclasses.replace(self, runs=tuple(r for r in self.runs if r is not run), skipped=skipped)
+
+    def _run(self, path: str) -> Run:
+        for run in self.runs:
+            if path in (run.path, run.parent):
+                return run
+        raise ValueError(f"Plan: no run at {path!r}; there are {', '.join(r.path for r in self.runs) or 'none'}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, dicts and numbers."""
+        return json.loads(json.dumps({"format": FORMAT, **dataclasses.asdict(self)}))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
+        """The inverse of `to_dict`."""
+        if values.get("format") != FORMAT:
+            raise ValueError(f"Plan: expected format {FORMAT!r}, got {values.get('format')!r}.")
+        try:
+            return cls(
+                model=values["model"],
+                input_shapes=tuple(tuple(s) for s in values["input_shapes"]),
+                runs=tuple(Run.from_dict(r) for r in values["runs"]),
+                skipped=tuple(Skipped(**s) for s in values.get("skipped", ())),
+                before=Cost(**values.get("before", {})),
+                base=values.get("base"),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"Plan: not a complete plan: {error}.") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the plan as JSON."""
+        write_atomic(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """Reads what `save` wrote."""
+        try:
+            values = json.loads(Path(path).read_text())
+        except ValueError as error:
+            raise ValueError(f"Plan.load: {path} is not JSON: {error}.") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"Plan.load: {path} holds a {type(values).__name__}, expected an object.")
+        return cls.from_dict(values)
+
+    def table(self) -> Table:
+        """One row per run."""
+        table = Table(title=f"Plan for {self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
+        for header in ("run", "block", "blocks", "shape", "becomes"):
+            table.add_column(header, overflow="fold")
+        for header in ("params", "MACs"):
+            table.add_column(header, justify="right")
+        for run in self.runs:
+            b, a = run.before, run.after
+            shape = "x".join(map(str, run.shape))
+            count = f"{len(run.units)} -> {run.keep}" if run.condenses else f"{len(run.units)}"
+            table.add_row(
+                run.path, run.block, count, shape, _becomes(run), _change(b.params, a.params), _change(b.macs, a.macs)
+            )
+        b, a = self.before, self.after
+        table.add_row("(all)", "", "", "", "", _change(b.params, a.params), _change(b.macs, a.macs), style="bold")
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+        if self.skipped:
+            yield f"Left alone ({len(self.skipped)}):"
+            yield "\n".join(f"  {s.path}: {s.reason}" for s in self.skipped)
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=140, color_system=None)
+        console.print(self, highlight=False)
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return text
+
+
+def _becomes(run: Run) -> str:
+    if not run.condenses:
+        return "unchanged"
+    layer = f"Global K={run.K}" + (f" of {'a block' if run.init == 'block' else 'the map'}" if not run.is_dense else "")
+    if run.is_dense:
+        where = f" + {layer} after {run.transition}" if run.transition else ""
+        return f"{run.keep} dense layers{where}"
+    return f"{run.keep} block{'s' if run.keep > 1 else ''} + {layer}"
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,} -> {after:,}" if before != after else f"{before:,}"
+
+
+def plan(
+    model: nn.Module,
+    example_inputs: Tensor | tuple[Any, ...],
+    *,
+    keep: int = 1,
+    K: int = 5,
+    init: str = "identity",
+    ignore: Sequence[Filter] = (),
+    only: Sequence[Filter] = (),
+    budget: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """Finds the runs of repeated blocks of a CNN and plans one Global layer for each.
+
+    Args:
+        model: Any CNN; it is run once and not changed.
+        example_inputs: An input of the right shape, or the tuple of arguments; batch 1 is enough.
+        keep: Blocks that stay in each run, counted from the first.
+        K: Time steps of the Global layers.
+        init: First guess of the Global layers: `"identity"`, or `"block"`: one more block, with its weights.
+        ignore: Runs that are left alone: paths, regular expressions for whole paths, or classes of blocks.
+        only: If given, the only runs that are condensed, named likewise.
+        budget: Upper bounds, as numbers or such as `"50%"`, for `params`, `macs` and `latency_ms` (measured): runs
+            then keep as many blocks as the bounds allow.
+        options: Changes to the `GlobalOptions` of the layers.
+        base: How to build the model afresh, `{"name": ..., "kwargs": {...}}` for one of timm's registry; found by
+            itself for models of timm and torchvision.
+        progress: Called with a line about each step.
+
+    Example:
+        >>> import timm
+        >>> made = plan(timm.create_model("cifar_resnet32"), torch.zeros(1, 3, 32, 32))
+        >>> [(run.path, len(run.units), run.keep) for run in made.runs]
+        [('stages.0.0-4', 5, 1), ('stages.1.0-4', 5, 1), ('stages.2.0-4', 5, 1)]
+        >>> made.before.params, made.after.params
+        (466906, 87066)
+    """
+    _check_arguments(model, keep, K, init)
+    say = progress or (lambda text: None)
+    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    say("running the model once")
+    notes = _try_record(model, inputs)
+    chain, skipped = find_runs(model, notes)
+    dense, more = find_dense(model, notes)
+    found = [*chain, *(d for d in dense if not any(_inside(d.parent, c) for c in chain))]
+    skipped += more
+    modules = dict(model.named_modules())
+    runs: list[Run] = []
+    for run in found:
+        run = dataclasses.replace(run, K=K, init=init, options=dict(options or {}))
+        run = run if run.is_dense else dataclasses.replace(run, keep=min(keep, len(run.units)))
+        reason = _refusal(run, keep, modules, ignore, only)
+        if reason:
+            skipped.append(Skipped(run.path, reason))
+        else:
+            runs.append(run)
+    say(f"counting {len(runs)} runs")
+    costs = module_costs(model, inputs, [p for run in runs for p in run.members()]) if runs else {"": Cost()}
+    runs = _that_save([with_costs(run, costs) for run in runs], skipped)
+    runs = _that_work(model, inputs, runs, notes, skipped, say)
+    if not runs:
+        raise ValueError(_nothing(model, notes, skipped))
+    description = dict(base) if base is not None else describe(model)
+    shapes = tuple(tuple(x.shape) for x in inputs if isinstance(x, Tensor))
+    result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), costs[""], description)
+    return _within(result, model, inputs, budget, say) if budget else result
+
+
+def _check_arguments(model: nn.Module, keep: int, K: int, init: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"plan: model must be a torch.nn.Module, got {type(model).__name__}.")
+    for name, value in (("keep", keep), ("K", K)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"plan: {name} must be an int of at least 1, got {name}={value!r}.")
+    if init not in INITS:
+        raise ValueError(f"plan: init must be one of {', '.join(map(repr, INITS))}, got {init!r}.")
+
+
+def _try_record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    if not tensors:
+        raise TypeError(
+            "plan: example_inputs must be a Tensor or a tuple with one, such as torch.zeros(1, 3, 224, 224)."
+        )
+    device = next((p.device for p in model.parameters()), tensors[0].device)
+    if tensors[0].device != device:
+        raise ValueError(
+            f"plan: the model is on {device} but example_inputs on {tensors[0].device}. "
+            f"Use example_inputs.to({str(device)!r})."
+        )
+    try:
+        return record(model, inputs)
+    except Exception as error:
+        cfg = getattr(model, "pretrained_cfg", None)
+        size = cfg.get("input_size") if isinstance(cfg, dict) else None
+        hint = f" It was made for images of shape {tuple(size)}." if size else ""
+        shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
+        raise ValueError(
+            f"plan: {type(model).__name__} does not run on example_inputs of shape {shapes}: {error}.{hint}"
+        ) from error
+
+
+def _inside(path: str, run: Run) -> bool:
+    return any(path == m or path.startswith(m + ".") for m in run.members())
+
+
+def _refusal(
+    run: Run, keep: int, modules: Mapping[str, nn.Module], ignore: Sequence[Filter], only: Sequence[Filter]
+) -> str:
+    if any(_matches(f, run, modules) for f in ignore):
+        return "ignored, as asked"
+    if only and not any(_matches(f, run, modules) for f in only):
+        return "not among only, as asked"
+    if not run.condenses:
+        more = " and init='block' keeps one more" if run.init == "block" else ""
+        return f"it has {len(run.units)} blocks, keep={keep}{more}"
+    return ""
+
+
+def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
+    if isinstance(which, type):
+        return any(isinstance(modules[m], which) for m in run.members())
+    paths = (run.path, run.parent, *run.members())
+    if any(p == which or p.startswith(which + ".") for p in paths):
+        return True
+    try:
+        return any(re.fullmatch(which, p) for p in paths)
+    except re.error as error:
+        raise ValueError(f"plan: {which!r} is neither a path nor a regular expression: {error}.") from error
+
+
+def _that_save(runs: list[Run], skipped: list[Skipped]) -> list[Run]:
+    good = []
+    for run in runs:
+        if run.after.params < run.before.params and run.after.macs < run.before.macs:
+            good.append(run)
+            continue
+        skipped.append(Skipped(run.path, "a Global layer would cost as much as the blocks it replaces"))
+    return good
+
+
+def _that_work(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    runs: list[Run],
+    notes: Record,
+    skipped: list[Skipped],
+    say: Callable[[str], None],
+) -> list[Run]:
+    """The runs whose replacement runs and gives outputs of the same shape, tried together and, if need be, alone."""
+    say("trying the replacements")
+    if not runs or not _failure(model, inputs, runs, notes):
+        return runs
+    good: list[Run] = []
+    for run in runs:
+        failure = _failure(model, inputs, [*good, run], notes)
+        if failure:
+            skipped.append(Skipped(run.path, f"the model does not run without these blocks: {failure}"))
+        else:
+            good.append(run)
+    return good
+
+
+def _failure(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], notes: Record) -> str:
+    try:
+        found = record(apply_runs(model, runs), inputs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    dead = [run.site for run in runs if run.site and not found.calls.get(run.site)]
+    if dead:
+        return f"the Global layer at {dead[0]} is not called"
+    before, after = notes.output_shapes, found.output_shapes
+    if any(run.is_dense for run in runs):  # the maps of a backbone become narrower
+        before, after = ([s[:1] + s[2:] if len(s) == 4 else s for s in shapes] for shapes in (before, after))
+    return "" if before == after else f"it returns {after}, not {before}"
+
+
+def _nothing(model: nn.Module, notes: Record, skipped: list[Skipped]) -> str:
+    reasons = "; ".join(f"{s.path}: {s.reason}" for s in skipped[:4])
+    looked = f" Looked at and left alone: {reasons}." if reasons else ""
+    return (
+        f"plan: no run to condense in {type(model).__name__}: {len(notes.convolutions)} convolutions, none of them in "
+        f"blocks that repeat at one resolution.{looked} Lower keep, loosen ignore and only, or tell what replaces your "
+        "blocks with @register_block."
+    )
+
+
+def _within(
+    made: Plan, model: nn.Module, inputs: tuple[Any, ...], budget: Mapping[str, Any], say: Callable[[str], None]
+) -> Plan:
+    """The plan with as many blocks as the budget allows; latency is measured on the model that comes out."""
+    total, runs = made.before, list(made.runs)
+    if "latency_ms" in budget:
+        say("timing every block")
+        runs = timed(runs, model, inputs)
+        total = dataclasses.replace(total, ms=measure_ms(model, inputs))
+    limits = parse_budget(budget, total)
+    asked = limits.get("ms")
+    for attempt in range(6):
+        chosen = dataclasses.replace(made, before=total, runs=tuple(choose(runs, total, limits)))
+        if asked is None:
+            return chosen
+        ms = measure_ms(chosen.apply(model), inputs)
+        say(f"attempt {attempt + 1}: {ms:.2f} ms of {asked:.2f} ms")
+        if ms <= asked:
+            return chosen
+        limits["ms"] *= 0.95 * asked / ms
+    raise ValueError(
+        f"plan: the budget latency_ms <= {asked:g} cannot be met: {ms:.2f} ms were measured at best, "
+        f"{total.ms:.2f} ms before. Raise the budget, lower keep or K, or measure on an idle machine."
+    )

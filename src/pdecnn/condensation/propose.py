@@ -1,0 +1,149 @@
+"""What condensing would cost and save, and how much of it a budget asks for."""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pdecnn.analysis.cost import profile
+from pdecnn.condensation.apply import global_layer
+from pdecnn.condensation.record import eval_mode
+from pdecnn.condensation.site import Cost, Run
+
+BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
+
+
+def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]) -> dict[str, Cost]:
+    """The cost of each module named, and of the model as `""`, for one image of the batch."""
+    report = profile(model, inputs)
+    batch = next((x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.ndim), 1) or 1
+    costs = {}
+    for path in ("", *paths):
+        total = report.subtree(path)
+        costs[path] = Cost(total.params, total.exact // batch)
+    return costs
+
+
+def with_costs(run: Run, costs: Mapping[str, Cost]) -> Run:
+    """The run with the costs of its blocks and of its Global layer."""
+    blocks = tuple(sum((costs[run.child(n)] for n in unit), Cost()) for unit in run.units)
+    return dataclasses.replace(run, costs=blocks, layer_cost=layer_cost(run))
+
+
+def layer_cost(run: Run) -> Cost:
+    """What the Global layer of a run costs, counted on the meta device."""
+    like = torch.empty(1, *run.shape, device="meta", dtype=torch.float64)
+    report = profile(global_layer(run, None, like), like)
+    return Cost(report.params, report.exact)
+
+
+def measure_ms(model: nn.Module, inputs: tuple[Any, ...], rounds: int = 7) -> float:
+    """Milliseconds of one forward pass in eval mode: the median of several."""
+    with eval_mode(model), torch.inference_mode():
+        model(*inputs)
+        samples = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            model(*inputs)
+            samples.append(1e3 * (time.perf_counter() - start))
+    return sorted(samples)[len(samples) // 2]
+
+
+def timed(runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], rounds: int = 7) -> list[Run]:
+    """The runs with milliseconds for every block, as measured inside the model, and for every Global layer."""
+    paths = {path for run in runs for path in run.members()}
+    began: dict[str, float] = {}
+    samples: dict[str, list[float]] = {path: [] for path in paths}
+
+    def hooks(path: str) -> tuple[Any, Any]:
+        def enter(module: nn.Module, args: Any) -> None:
+            began[path] = time.perf_counter()
+
+        def leave(module: nn.Module, args: Any, out: Any) -> None:
+            samples[path].append(1e3 * (time.perf_counter() - began[path]))
+
+        return enter, leave
+
+    handles = []
+    for path in paths:
+        enter, leave = hooks(path)
+        module = model.get_submodule(path)
+        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        measure_ms(model, inputs, rounds)
+    finally:
+        for handle in handles:
+            handle.remove()
+    median = {path: sorted(s)[len(s) // 2] for path, s in samples.items()}
+    return [_with_ms(run, median, model) for run in runs]
+
+
+def _with_ms(run: Run, median: Mapping[str, float], model: nn.Module) -> Run:
+    blocks = tuple(
+        dataclasses.replace(cost, ms=sum(median[run.child(n)] for n in unit))
+        for cost, unit in zip(run.costs, run.units, strict=True)
+    )
+    like = next(model.parameters())
+    layer = global_layer(run, None, like)
+    ms = measure_ms(layer, (torch.zeros(1, *run.shape, device=like.device, dtype=like.dtype),))
+    return dataclasses.replace(run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=ms))
+
+
+def parse_budget(budget: Mapping[str, Any], total: Cost) -> dict[str, float]:
+    """The budget in numbers: `{"params": "50%"}` -> `{"params": half of the model's}`."""
+    limits = {}
+    for name, value in budget.items():
+        if name not in BUDGETS:
+            raise ValueError(f"plan: budget has no {name!r}; there are {', '.join(BUDGETS)}.")
+        whole = getattr(total, BUDGETS[name])
+        try:
+            if isinstance(value, str) and value.strip().endswith("%"):
+                limit = float(value.strip()[:-1]) / 100 * whole
+            else:
+                limit = float(value)
+        except (TypeError, ValueError):
+            limit = 0.0
+        if not limit > 0:
+            raise ValueError(f'plan: budget[{name!r}] must be a positive number or such as "50%", got {value!r}.')
+        limits[BUDGETS[name]] = limit
+    return limits
+
+
+def predicted(total: Cost, runs: Sequence[Run]) -> Cost:
+    """The cost of the model after condensing."""
+    return sum((run.after - run.before for run in runs), total)
+
+
+def choose(runs: Sequence[Run], total: Cost, limits: Mapping[str, float]) -> list[Run]:
+    """As many blocks as the budget allows: from the smallest plan, blocks are given back, longest runs first."""
+    chosen = list(runs)
+    worst = predicted(total, chosen)
+    for name, limit in limits.items():
+        if getattr(worst, name) > limit:
+            label = next(key for key, field in BUDGETS.items() if field == name)
+            raise ValueError(
+                f"plan: the budget {label} <= {limit:,.6g} cannot be met: with every run condensed the model still has "
+                f"{label} = {getattr(worst, name):,.6g} of {getattr(total, name):,.6g}. Raise the budget, lower keep "
+                "or K, or start from a smaller model."
+            )
+    open_runs = set(range(len(chosen)))
+    while open_runs:
+        i = max(open_runs, key=lambda j: (len(chosen[j].removed), -chosen[j].costs[-1].macs))
+        longer = _give_back(chosen[i])
+        trial = [*chosen[:i], longer, *chosen[i + 1 :]]
+        cost = predicted(total, trial)
+        if all(getattr(cost, name) <= limit for name, limit in limits.items()):
+            chosen = trial
+        else:
+            open_runs.discard(i)
+        if not chosen[i].condenses:
+            open_runs.discard(i)
+    return chosen
+
+
+def _give_back(run: Run) -> Run:
+    longer = dataclasses.replace(run, keep=run.keep + 1)
+    return longer if longer.condenses else dataclasses.replace(run, keep=len(run.units))

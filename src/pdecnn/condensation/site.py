@@ -1,0 +1,169 @@
+"""The plain data of a plan: where a run of blocks is, what it costs, and what becomes of it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = ("chain", "dense", "growing")
+INITS = ("identity", "block")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters, multiply-adds (exact count, one image) and, if measured, milliseconds."""
+
+    params: int = 0
+    macs: int = 0
+    ms: float | None = None
+
+    def __add__(self, other: "Cost") -> "Cost":
+        ms = None if self.ms is None and other.ms is None else (self.ms or 0.0) + (other.ms or 0.0)
+        return Cost(self.params + other.params, self.macs + other.macs, ms)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        ms = None if self.ms is None and other.ms is None else (self.ms or 0.0) - (other.ms or 0.0)
+        return Cost(self.params - other.params, self.macs - other.macs, ms)
+
+
+NOTHING = Cost()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of repeated blocks, and what replaces it.
+
+    Attributes:
+        kind: `"chain"`: each block maps a feature map to one of the same shape; `"dense"`: the parent concatenates what
+            the blocks give; `"growing"`: each block appends channels to what it is given.
+        parent: Path of the module that holds the blocks; `""` is the model itself.
+        units: The blocks in the order of their calls, each as the names of one or more children of `parent`.
+        keep: How many blocks, counted from the first, stay as they are.
+        block: The name of the class of the blocks, for the reader.
+        shape: `(C, H, W)` of the feature map, for a dense run that of the map after the transition.
+        channels_last: Whether the feature maps are `(N, H, W, C)`.
+        signed: Whether the feature map has negative values; the Global layer then adds to it and has no activation.
+        K: Time steps of the Global layer.
+        init: Its first guess F: `"identity"`, or `"block"`: the first of the removed blocks, which keeps its weights.
+        options: Changes to the `GlobalOptions` of the layer.
+        costs: The cost of each block.
+        layer_cost: The cost of the Global layer without its first guess.
+        growth: Channels that each block of a dense run adds.
+        width: Channels that a dense run begins with.
+        readers: Paths of the modules that read the output of a dense run and become narrower.
+        transition: Path of the module that the Global layer of a dense run follows; None: no such layer.
+    """
+
+    kind: str
+    parent: str
+    units: tuple[tuple[str, ...], ...]
+    keep: int
+    block: str
+    shape: tuple[int, int, int]
+    channels_last: bool = False
+    signed: bool = True
+    K: int = 5
+    init: str = "identity"
+    options: dict[str, Any] = field(default_factory=dict)
+    costs: tuple[Cost, ...] = ()
+    layer_cost: Cost = NOTHING
+    growth: int = 0
+    width: int = 0
+    readers: tuple[str, ...] = ()
+    transition: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The first and the last block, such as `layer1.0-4`."""
+        first, last = self.units[0][0], self.units[-1][-1]
+        span = first if first == last else f"{first}-{last}"
+        return f"{self.parent}.{span}" if self.parent else span
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the blocks add channels."""
+        return self.kind != "chain"
+
+    @property
+    def removed(self) -> tuple[tuple[str, ...], ...]:
+        """The blocks that go; with `init="block"` the first of them makes the first guess of the Global layer."""
+        return self.units[self.keep :]
+
+    @property
+    def condenses(self) -> bool:
+        """Whether anything is removed."""
+        return len(self.removed) > (self.init == "block" and not self.is_dense)
+
+    @property
+    def before(self) -> Cost:
+        """What all blocks cost."""
+        return sum(self.costs, Cost())
+
+    @property
+    def after(self) -> Cost:
+        """What the kept blocks and the Global layer cost."""
+        if not self.condenses:
+            return self.before
+        stays = self.keep + (self.init == "block" and not self.is_dense)
+        layer = self.layer_cost if not self.is_dense or self.transition is not None else Cost()
+        return sum(self.costs[:stays], layer)
+
+    @property
+    def site(self) -> str:
+        """Path of the Global layer after condensing; empty if there is none."""
+        if self.is_dense:
+            return f"{self.transition}.global_layer" if self.transition is not None else ""
+        return self.child(self.units[-1][-1])
+
+    def child(self, name: str) -> str:
+        """The path of a child of the parent."""
+        return f"{self.parent}.{name}" if self.parent else name
+
+    def members(self, first: int = 0) -> list[str]:
+        """The paths of all children from block `first` on."""
+        return [self.child(name) for unit in self.units[first:] for name in unit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, dicts and numbers."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Run":
+        """The inverse of `to_dict`; also takes what JSON made of it, and checks it."""
+        names = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - names)
+        if unknown:
+            raise ValueError(f"Plan: a run has no entry {unknown[0]!r}; there are {', '.join(sorted(names))}.")
+        try:
+            run = cls(
+                **{
+                    **values,
+                    "units": tuple(tuple(unit) for unit in values["units"]),
+                    "shape": tuple(values["shape"]),
+                    "costs": tuple(Cost(**c) for c in values.get("costs", ())),
+                    "layer_cost": Cost(**values.get("layer_cost", {})),
+                    "readers": tuple(values.get("readers", ())),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"Plan: a run is not complete: {error}.") from error
+        return run.check()
+
+    def check(self) -> "Run":
+        """Itself, or a ValueError that says what cannot be."""
+        if self.kind not in KINDS:
+            raise ValueError(f"Plan: run {self.path}: kind must be one of {KINDS}, got {self.kind!r}.")
+        if self.init not in INITS:
+            raise ValueError(f"Plan: run {self.path}: init must be one of {INITS}, got {self.init!r}.")
+        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or not 1 <= self.keep <= len(self.units):
+            raise ValueError(f"Plan: run {self.path}: keep must be from 1 to {len(self.units)}, got {self.keep!r}.")
+        if isinstance(self.K, bool) or not isinstance(self.K, int) or self.K < 1:
+            raise ValueError(f"Plan: run {self.path}: K must be an int of at least 1, got {self.K!r}.")
+        return self
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A place that was looked at and left alone, and why."""
+
+    path: str
+    reason: str
