@@ -83,7 +83,8 @@ def compare(n: int, side: int, batch: int, rounds: int) -> dict[str, object]:
             "derivatives_repeated": step(part(theirs), g_part),
         },
         rounds=rounds,
-        max_seconds=20,
+        warmup=1,
+        max_seconds=8,
     )
     speedups = {
         name: timings[f"{name}_ours"].speedup(timings[f"{name}_repeated"]).to_dict()
