@@ -48,6 +48,11 @@ struct Lanes {
     return v;
 #endif
   }
+  static PDECNN_INLINE A sum(const V& v) {
+    A s = 0;
+    for (int64_t i = 0; i < count; ++i) s += v[i];
+    return s;
+  }
 };
 
 // bfloat16 is widened when it is read and rounded when it is written.
