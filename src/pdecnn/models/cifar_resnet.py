@@ -24,6 +24,7 @@ from pdecnn.models._base import (
     resolve_layers,
 )
 from pdecnn.models._options import PUBLISHED, GlobalOptions
+from pdecnn.models._weights import shipped
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ default_cfgs = generate_default_cfgs(
         "cifar_resnet32_global_residual.untrained": cifar_cfg(4),
         "cifar_resnet_tiny.untrained": cifar_cfg(4),
         "cifar_resnet_tiny_global.untrained": cifar_cfg(4),
+        **shipped("cifar_resnet_tiny.cifar10", cifar_cfg(4)),
+        **shipped("cifar_resnet_tiny_global.cifar10", cifar_cfg(4)),
     }
 )
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, drop_path_rates, mnist_cfg, resolve_layers
 from pdecnn.models._options import PUBLISHED, GlobalOptions, merge_changes
+from pdecnn.models._weights import shipped
 
 TOYS = ("conv", "residual", "global")
 
@@ -239,6 +240,9 @@ default_cfgs = generate_default_cfgs(
         "mnist_toy_conv.untrained": mnist_cfg(7),
         "mnist_toy_residual.untrained": mnist_cfg(7),
         "mnist_toy_global.untrained": mnist_cfg(7),
+        **shipped("mnist_toy_conv.mnist", mnist_cfg(7)),
+        **shipped("mnist_toy_residual.mnist", mnist_cfg(7)),
+        **shipped("mnist_toy_global.mnist", mnist_cfg(7)),
     }
 )
 
