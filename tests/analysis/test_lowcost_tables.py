@@ -1,0 +1,34 @@
+"""The tables of the low-cost paper: counted numbers by hand, and printed ones beside them."""
+
+import json
+
+from pdecnn.analysis.lowcost_tables import KEYS, accuracy_table, complexity_table
+from pdecnn.analysis.tables import to_csv
+
+
+def test_complexity_is_counted():
+    c, n, m = 16, 8 * 8, 3
+    rows = {row["name"]: row for row in complexity_table(channels=c, side=8).rows}
+    assert rows["fully coupled"]["params"] == m * m * c * c
+    assert rows["fully coupled"]["macs"] == n * m * m * c * c
+    for name in ("linearmix", "explicit", "implicit", "circulant"):
+        assert rows[name]["params"] == m * m * c + c * c
+    assert rows["linearmix"]["macs"] == n * (m * m * c + c * c)
+    stencil = rows["explicit"]["macs"] - n * (25 * c + c * c)  # one 5x5 pass; the rest makes the stencil
+    assert 0 <= stencil <= 25 * 25 * c + 25 * c
+
+
+def test_table_2_holds_printed_and_own_numbers(tmp_path):
+    (tmp_path / "run.json").write_text(
+        json.dumps({"model": "lowcost_implicit_a", "dataset": "cifar10", "accuracy": [80.0, 82.0]})
+    )
+    table = accuracy_table(results=tmp_path)
+    assert len(table.rows) == 36
+    rows = {(row["model"], row["dataset"]): row for row in table.rows}
+    implicit = rows["lowcost_implicit_a", "CIFAR-10"]
+    assert (implicit["params_published"], implicit["params"], implicit["accuracy_published"]) == ("101K", 101_066, 88.7)
+    assert (implicit["accuracy"], implicit["runs"]) == (81.0, 2)
+    assert rows["lowcost_resnet_c", "CIFAR-100"]["params"] == 6_324_900
+    assert rows["lowcost_resnet_c", "CIFAR-100"]["accuracy"] is None
+    assert "accuracy" in table.columns
+    assert to_csv([table]).splitlines()[0] == ",".join(KEYS)
