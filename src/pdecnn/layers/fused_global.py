@@ -6,11 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from pdecnn import kernels as kernels  # registers the operator
 from pdecnn.layers.coefficients import LearnedPair, NumberPair
 
 if TYPE_CHECKING:
     from pdecnn.layers.global_layer import GlobalLayer
 
+_OPERATOR = torch.ops.pdecnn.global_layer.default
+DEVICES = ("cpu", "cuda")
 _ACTS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 
 
@@ -66,6 +69,11 @@ class FusedGlobalLayer(nn.Module):
         """The layer's output; `context` is handed to `init` after `x`."""
         h = self.init(x, *context)
         x = x if x.shape == h.shape else h
+        if h.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                "FusedGlobalLayer: the whole-layer kernel is for inference and has no gradient. "
+                "Use the GlobalLayer for training, or run this model under torch.no_grad()."
+            )
         out = run_fused(h, x, self.weight.view(self.weight_shape), self.bias, self.scale, self.shift, self.options)
         return out + x if self.residual else out
 
@@ -111,7 +119,7 @@ def run_fused(
     h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, options: tuple[Any, ...]
 ) -> Tensor:
     """Calls the operator."""
-    return cast(Tensor, torch.ops.pdecnn.global_layer(h, x, weight, bias, scale, shift, *options))
+    return cast(Tensor, _OPERATOR(h, x, weight, bias, scale, shift, *options))
 
 
 def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
@@ -126,6 +134,7 @@ def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
         and not torch.jit.is_tracing()
         and layer.is_plain
         and h.dtype == torch.float32
+        and h.device.type in DEVICES
         and not torch.is_autocast_enabled(h.device.type)
         and not _has_hooks(layer)
     )

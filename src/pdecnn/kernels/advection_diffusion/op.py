@@ -65,7 +65,7 @@ def _backward_reference(
     needs: Sequence[bool],
 ) -> list[Tensor]:
     inputs = (h, h_prev, u, v, D_x, D_y, f)
-    with torch.enable_grad():
+    with torch.enable_grad(), _autograd_kernels():
         leaves: Any = tuple(
             q if q is None else q.detach().clone().requires_grad_(need) for q, need in zip(inputs, needs, strict=True)
         )
@@ -73,6 +73,14 @@ def _backward_reference(
         wanted = [q for q, need in zip(leaves, needs, strict=True) if need]
         grads = iter(torch.autograd.grad(out, wanted, grad))
     return [next(grads) if need else h.new_empty(0) for need in needs]
+
+
+def _autograd_kernels() -> Any:
+    """Switches on the autograd kernels, which are off inside an operator: the reference differentiates itself."""
+    keys = torch._C.DispatchKeySet
+    functionality = keys(torch._C.DispatchKey.AutogradFunctionality)
+    included = torch._C._dispatch_tls_local_include_set()
+    return torch._C._ForceDispatchKeyGuard(included, torch._C._dispatch_tls_local_exclude_set() - functionality)
 
 
 LIBRARY.impl("advection_diffusion", _forward_reference, "CompositeExplicitAutograd")

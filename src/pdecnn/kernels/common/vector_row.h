@@ -71,6 +71,18 @@ struct VectorRow {
     return r;
   }
 
+  // The same with zeros beyond the border; lanes beyond the last column must be zero, and are not in the result.
+  PDECNN_INLINE VectorRow next_or_zero() const {
+    VectorRow r;
+    for (int i = 0; i < kVectors; ++i) r.v[i] = after(v[i], i + 1 < kVectors ? v[i + 1] : V{});
+    return r;
+  }
+  PDECNN_INLINE VectorRow previous_or_zero() const {
+    VectorRow r;
+    for (int i = 0; i < kVectors; ++i) r.v[i] = before(i > 0 ? v[i - 1] : V{}, v[i]);
+    return r;
+  }
+
 #define PDECNN_ROW_OPERATOR(op)                                                       \
   friend PDECNN_INLINE VectorRow operator op(const VectorRow& a, const VectorRow& b) { \
     VectorRow r;                                                                      \

@@ -39,6 +39,36 @@ void coefficient_row(const float* PDECNN_RESTRICT padded, int64_t stride, const 
   }
 }
 
+#if defined(__GNUC__)
+// 3x3 taps of two coefficients at once over a plane of W columns, with the three rows around in registers.
+template <int W, Activation kAct>
+void coefficient_planes(const float* h, int64_t sy, int64_t H, const float* const w[2], const float bias[2], const float sign,
+                        float* const to[2]) {
+  using R = VectorRow<float, W>;
+  struct Shifts {
+    R left, centre, right;
+    explicit Shifts(const R& r) : left(r.previous_or_zero()), centre(r), right(r.next_or_zero()) {}
+  };
+  Shifts above(R::all(0)), here(R::read(h));
+  for (int64_t y = 0; y < H; ++y) {
+    const Shifts below(y + 1 < H ? R::read(h + (y + 1) * sy) : R::all(0));
+    for (int m = 0; m < 2; ++m) {
+      const float* t = w[m];
+      R sum = t[0] * above.left + R::all(bias[m]) + t[1] * above.centre + t[2] * above.right + t[3] * here.left +
+              t[4] * here.centre + t[5] * here.right + t[6] * below.left + t[7] * below.centre + t[8] * below.right;
+      for (auto& v : sum.v) {
+        const typename R::V zero{}, six = zero + 6.0f;
+        v = (v > zero) | (v != v) ? v : zero;
+        if (kAct == kReLU6) v = v > six ? six : v;
+      }
+      static_assert(R::kStride == W, "every lane is a column");
+      (sign * sum).store(to[m] + y * W);
+    }
+    above = here, here = below;
+  }
+}
+#endif
+
 class Layer {
  public:
   explicit Layer(const LayerCall& call)
@@ -52,10 +82,11 @@ class Layer {
   ForwardCall prepare(const PlaneIndex& i, float* scratch) const {
     const LayerCall& c = call_;
     const float* h = static_cast<const float*>(c.h.data) + i.n * c.h.sn + i.c * c.h.sc;
-    for (int64_t y = 0; y < c.H; ++y)
-      read_run(scratch + (y + pad_) * padded_stride_ + pad_, h + y * c.h.sy, c.W);
     float* maps = scratch + padded_;
-    for (int64_t m = 0; m < c.maps; ++m) coefficient(scratch, m, i.c, maps + m * plane_);
+    if (!coefficients_in_registers(h, i.c, maps)) {
+      for (int64_t y = 0; y < c.H; ++y) read_run(scratch + (y + pad_) * padded_stride_ + pad_, h + y * c.h.sy, c.W);
+      for (int64_t m = 0; m < c.maps; ++m) coefficient(scratch, m, i.c, maps + m * plane_);
+    }
     auto at = [&](const Map& m) {
       return Map{static_cast<float*>(m.data) + i.n * m.sn + i.c * m.sc, 0, 0, m.sy, m.sx};
     };
@@ -86,6 +117,26 @@ class Layer {
     const int64_t W = call_.W;
     PDECNN_VECTORIZE
     for (int64_t x = 0; x < W; ++x) row[x] = activate<kAct>(scale * row[x] + shift);
+  }
+  bool coefficients_in_registers(const float* h, int64_t c, float* maps) const {
+#if defined(__GNUC__)
+    if (call_.side != 3) return false;
+    auto planes = [&](auto run) {
+      for (int64_t m = 0; m < call_.maps; m += 2) {
+        const float* w[2] = {call_.weight + (m * call_.C + c) * 9, call_.weight + ((m + 1) * call_.C + c) * 9};
+        const float bias[2] = {call_.bias[m * call_.C + c], call_.bias[(m + 1) * call_.C + c]};
+        float* to[2] = {maps + m * plane_, maps + (m + 1) * plane_};
+        run(h, call_.h.sy, call_.H, w, bias, m < 2 ? float(call_.flow_sign) : 1.0f, to);
+      }
+      return true;
+    };
+#define PDECNN_WIDTH(width)                                           \
+  if (call_.W == width)                                               \
+    return planes(call_.coefficient_act == kReLU6 ? coefficient_planes<width, kReLU6> : coefficient_planes<width, kReLU>);
+    PDECNN_WIDTH(8) PDECNN_WIDTH(16) PDECNN_WIDTH(32)
+#undef PDECNN_WIDTH
+#endif
+    return false;
   }
   void coefficient(const float* padded, int64_t m, int64_t c, float* to) const {
     const int64_t taps = call_.side * call_.side;

@@ -1,7 +1,8 @@
 """`pdecnn::global_layer`: a whole Global layer after its first guess, for inference.
 
 With batch norms folded into them, the coefficient convolutions, the K steps and the output affine are all depth-wise:
-one kernel reads a plane once and writes it once. The default implementation is the same operator by operator.
+one kernel reads a plane once and writes it once. The default implementation is the same operator by operator. There is
+no gradient and no autograd kernel before the operator: `FusedGlobalLayer` refuses inputs that need one.
 """
 
 from collections.abc import Sequence
@@ -61,16 +62,6 @@ LIBRARY.impl("global_layer", _default, "CompositeExplicitAutograd")
 @torch.library.register_fake("pdecnn::global_layer", lib=LIBRARY)
 def _fake(h: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(h)
-
-
-def _no_backward(ctx: Any, grad: Tensor) -> None:
-    raise RuntimeError(
-        "global_layer: the whole-layer kernel is for inference and has no gradient. "
-        "Use the GlobalLayer itself where gradients are needed; run optimised models under torch.no_grad()."
-    )
-
-
-torch.library.register_autograd("pdecnn::global_layer", _no_backward, lib=LIBRARY)
 
 
 @register_flop_formula(torch.ops.pdecnn.global_layer)
