@@ -113,7 +113,7 @@ def test_clipping_bounds_the_step():
 
 
 def test_weight_decay_can_spare_biases():
-    from pdecnn.training.loop import make_optimizer
+    from pdecnn.training.optim import make_optimizer
 
     spared = make_optimizer(tiny_net(), recipe(optimizer={"weight_decay": 0.1, "decay_bias_and_norm": False}))
     decay = {len(g["params"]): g["weight_decay"] for g in spared.param_groups}

@@ -133,7 +133,7 @@ def test_every_recipe_of_the_package_is_valid_and_names_a_model():
 def test_schedules_at_known_steps():
     from training_toys import tiny_net
 
-    from pdecnn.training.loop import make_optimizer, make_schedule
+    from pdecnn.training.optim import make_optimizer, make_schedule
 
     def lrs(schedule, epochs=10, steps=10):
         settings = recipe(schedule=schedule, epochs=epochs, optimizer={"lr": 1.0})

@@ -17,7 +17,6 @@ from pdecnn.training.evaluation import Metrics as Metrics
 from pdecnn.training.evaluation import evaluate as evaluate
 from pdecnn.training.loaders import Loaders as Loaders
 from pdecnn.training.loaders import make_loaders as make_loaders
-from pdecnn.training.loop import FitResult as FitResult
 from pdecnn.training.loop import fit as fit
 from pdecnn.training.objective import Classification as Classification
 from pdecnn.training.objective import Distillation as Distillation
@@ -25,3 +24,4 @@ from pdecnn.training.recipe import Recipe as Recipe
 from pdecnn.training.recipe import RecipeError as RecipeError
 from pdecnn.training.recipe import list_recipes as list_recipes
 from pdecnn.training.recipe import load_recipe as load_recipe
+from pdecnn.training.trainer import FitResult as FitResult
