@@ -4,7 +4,7 @@ import math
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_toys import recipe
 
@@ -55,6 +55,7 @@ def test_overrides_reach_any_depth_and_leave_the_original():
     assert base.optimizer.lr == 0.1
 
 
+@settings(deadline=None)  # machines may be busy
 @given(
     lr=st.floats(1e-6, 10),
     epochs=st.integers(1, 1000),
@@ -73,6 +74,7 @@ def test_yaml_round_trip_is_exact(tmp_path_factory, lr, epochs, batch, flip, ema
     assert load_recipe(file) == first
 
 
+@settings(deadline=None)  # machines may be busy
 @given(key=st.text(min_size=1), value=st.integers() | st.text() | st.none())
 def test_unknown_keys_never_pass(key, value):
     if key in Recipe.model_fields:
@@ -81,6 +83,7 @@ def test_unknown_keys_never_pass(key, value):
         Recipe.parse({**MINIMAL, key: value})
 
 
+@settings(deadline=None)  # machines may be busy
 @given(text=st.text(max_size=60))
 def test_any_text_is_a_recipe_or_a_clear_error(tmp_path_factory, text):
     file = tmp_path_factory.mktemp("recipe") / "r.yaml"
@@ -124,8 +127,8 @@ def test_every_recipe_of_the_package_is_valid_and_names_a_model():
     found = list_recipes()
     assert len(found) >= 5
     for name, header in found.items():
-        settings = load_recipe(name)
-        check_model_name(settings.model.name)
+        chosen = load_recipe(name)
+        check_model_name(chosen.model.name)
         assert len(header) > 20, name
         assert header.endswith("."), name
 
@@ -136,9 +139,9 @@ def test_schedules_at_known_steps():
     from pdecnn.training.optim import make_optimizer, make_schedule
 
     def lrs(schedule, epochs=10, steps=10):
-        settings = recipe(schedule=schedule, epochs=epochs, optimizer={"lr": 1.0})
-        optimizer = make_optimizer(tiny_net(), settings)
-        timetable = make_schedule(optimizer, settings, steps)
+        chosen = recipe(schedule=schedule, epochs=epochs, optimizer={"lr": 1.0})
+        optimizer = make_optimizer(tiny_net(), chosen)
+        timetable = make_schedule(optimizer, chosen, steps)
         values = []
         for step in range(epochs * steps):
             timetable.step_update(step)
