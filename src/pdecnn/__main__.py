@@ -1,6 +1,5 @@
-"""`python -m pdecnn` is the `pdecnn` command; `torchrun -m pdecnn train ...` needs it."""
+"""`python -m pdecnn` is the `pdecnn` command."""
 
 from pdecnn.cli import main
 
-if __name__ == "__main__":
-    main()
+main()
