@@ -7,11 +7,13 @@ from pdecnn import kernels as kernels
 from pdecnn import layers as layers
 from pdecnn import models as models
 from pdecnn.analysis.cost import profile as profile
-from pdecnn.inference import optimize_for_inference as optimize_for_inference
 from pdecnn.condensation.blocks import register_block as register_block
+from pdecnn.condensation.distill import distill as distill
 from pdecnn.condensation.plan import Plan as Plan
 from pdecnn.condensation.plan import plan as plan
 from pdecnn.condensation.report import condense as condense
+from pdecnn.inference import optimize_for_inference as optimize_for_inference
+from pdecnn.export.api import export as export
 from pdecnn.replace import replace_convs as replace_convs
 
 __version__ = _version("pdecnn")

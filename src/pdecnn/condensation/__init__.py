@@ -2,6 +2,7 @@
 
 from pdecnn.condensation.blocks import register_block as register_block
 from pdecnn.condensation.checkpoint import save_condensed as save_condensed
+from pdecnn.condensation.distill import distill as distill
 from pdecnn.condensation.fit import Fitted as Fitted
 from pdecnn.condensation.fit import fit_layers as fit_layers
 from pdecnn.condensation.plan import Plan as Plan

@@ -148,7 +148,7 @@ class Plan:
 def _becomes(run: Run) -> str:
     if not run.condenses:
         return "unchanged"
-    layer = f"Global K={run.K}" + (f" of {'a block' if run.init == 'block' else 'the map'}" if not run.is_dense else "")
+    layer = f"Global K={run.K}" + (" of a block" if run.init == "block" and not run.is_dense else "")
     if run.is_dense:
         where = f" + {layer} after {run.transition}" if run.transition else ""
         return f"{run.keep} dense layers{where}"
@@ -156,7 +156,21 @@ def _becomes(run: Run) -> str:
 
 
 def _change(before: int, after: int) -> str:
-    return f"{before:,} -> {after:,}" if before != after else f"{before:,}"
+    return f"{short(before)} -> {short(after)}" if before != after else short(before)
+
+
+def short(n: float) -> str:
+    """A count in at most five characters.
+
+    Example:
+        >>> short(950), short(22_386), short(13_202_880)
+        ('950', '22.4k', '13.2M')
+    """
+    for unit in ("", "k", "M", "G", "T"):
+        if n < 999.5 or unit == "T":
+            return f"{n:.0f}" if not unit else f"{n:.3g}{unit}"
+        n /= 1000
+    raise AssertionError("unreachable")
 
 
 def plan(

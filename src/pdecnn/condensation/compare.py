@@ -1,0 +1,127 @@
+"""A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from pdecnn.analysis.cost import profile
+from pdecnn.analysis.latency import Timing, measure
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a user wants to know of one model; times are medians in milliseconds, sizes bytes, accuracies per cent."""
+
+    accuracy: float | None
+    params: int
+    macs: int
+    macs_conv_fc: int
+    macs_thop: int
+    depth: int
+    ms_batch_1: float
+    ms_batch_64: float
+    bytes_on_disk: int
+    peak_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+ROWS = (
+    ("accuracy", "accuracy, %", "{:.2f}"),
+    ("params", "parameters", "{:,}"),
+    ("macs", "MACs, exact", "{:,}"),
+    ("macs_conv_fc", "MACs, conv+fc (as papers count)", "{:,}"),
+    ("depth", "depth, layers", "{:,}"),
+    ("ms_batch_1", "latency, batch 1, ms", "{:.2f}"),
+    ("ms_batch_64", "latency, batch 64, ms", "{:.1f}"),
+    ("bytes_on_disk", "size on disk, bytes", "{:,}"),
+    ("peak_bytes", "activations alive, bytes", "{:,}"),
+)
+
+
+def figures(
+    models: Mapping[str, nn.Module],
+    image: Tensor,
+    accuracies: Mapping[str, float | None],
+    files: Mapping[str, Path],
+    *,
+    rounds: int = 15,
+) -> tuple[dict[str, Figures], dict[str, float]]:
+    """The figures of each model and, for the batches 1 and 64, how much faster the last one is than the first.
+
+    Models are timed as they would be served, prepared alike by `optimize_for_inference`, in interleaved rounds.
+
+    Args:
+        models: By name; the first is the one before.
+        image: One input, `(1, C, H, W)`.
+        accuracies: By name.
+        files: The weights on disk, by name.
+        rounds: Samples of each latency.
+    """
+    timings = {n: latencies(models, image.expand(n, *image.shape[1:]).contiguous(), rounds) for n in (1, 64)}
+    found = {}
+    for name, model in models.items():
+        cost = profile(model, image)
+        found[name] = Figures(
+            accuracies.get(name),
+            cost.params,
+            cost.exact,
+            cost.conv_fc,
+            cost.thop,
+            cost.depth,
+            1e3 * timings[1][name].median,
+            1e3 * timings[64][name].median,
+            files[name].stat().st_size,
+            cost.peak_bytes,
+        )
+    first, last = next(iter(models)), list(models)[-1]
+    return found, {f"batch_{n}": t[last].speedup(t[first]).median for n, t in timings.items()}
+
+
+def latencies(models: Mapping[str, nn.Module], x: Tensor, rounds: int) -> dict[str, Timing]:
+    """Times the models as served, in interleaved rounds of at most 8 seconds in all."""
+    served = {name: serve(model, x) for name, model in models.items()}
+
+    def call(model: nn.Module) -> Any:
+        with torch.inference_mode():
+            return model(x)
+
+    calls = {name: (lambda m=model: call(m)) for name, model in served.items()}
+    return measure(calls, rounds=rounds, max_seconds=8.0)
+
+
+def serve(model: nn.Module, x: Tensor) -> nn.Module:
+    """The model as it would be served: batch norms folded, Global layers fused."""
+    from pdecnn.inference import optimize_for_inference
+
+    return optimize_for_inference(model, x)
+
+
+def comparison_table(before: Figures, after: Figures, title: str) -> Table:
+    """The table of both models with their ratios."""
+    table = Table(title=title)
+    table.add_column("")
+    for header in ("before", "after", "ratio"):
+        table.add_column(header, justify="right")
+    for label, b, a, change in comparison_rows(before, after):
+        table.add_row(label, b, a, change)
+    return table
+
+
+def comparison_rows(before: Figures, after: Figures) -> list[tuple[str, str, str, str]]:
+    """Label, before, after and ratio (for accuracies the difference), as text."""
+    rows = []
+    for name, label, form in ROWS:
+        b, a = getattr(before, name), getattr(after, name)
+        if b is None or a is None:
+            continue
+        change = f"{a - b:+.2f}" if name == "accuracy" else f"{b / a:.2f} x less"
+        rows.append((label, form.format(b), form.format(a), change))
+    return rows

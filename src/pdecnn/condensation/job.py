@@ -1,0 +1,162 @@
+"""The whole way on the embedded data: a teacher, a plan, a condensed student, its recovery, and the comparison."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+from pdecnn.condensation.checkpoint import describe, save_condensed
+from pdecnn.condensation.compare import Figures, figures
+from pdecnn.condensation.distill import distill
+from pdecnn.condensation.fit import Fitted, fit_layers
+from pdecnn.condensation.plan import Plan, plan
+from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
+from pdecnn.training.atomic import write_atomic
+from pdecnn.training.progress import Reporter
+from pdecnn.training.seeding import seed_everything
+
+DATA, TEACHER, RECIPE = "fashion-mini", "fashion_resnet32.fashion_mini", "quick/fashion-teacher"
+AUGMENT = {"pad": 2, "flip": 0.5}
+
+
+class StoppedError(Exception):
+    """The job was stopped while it trained; what was finished is on disk."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What `run_job` did and found; accuracies in per cent, by stage in the order of the job."""
+
+    folder: Path
+    plan: Plan
+    before: Figures
+    after: Figures
+    speedups: dict[str, float]
+    accuracies: dict[str, float]
+    fitted: tuple[Fitted, ...]
+    history: tuple[dict[str, Any], ...]
+    seed: int
+    seconds: float
+    onnx: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "plan": self.plan.to_dict(),
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "speedups": self.speedups,
+            "accuracies": self.accuracies,
+            "fitted": [f.to_dict() for f in self.fitted],
+            "history": list(self.history),
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "onnx": self.onnx,
+        }
+
+
+def run_job(
+    folder: str | Path,
+    *,
+    epochs: int = 12,
+    seed: int = 0,
+    train_teacher: bool = False,
+    plan_options: Mapping[str, Any] | None = None,
+    data: Dataset | None = None,
+    say: Callable[[str], None] | None = None,
+    reporter: Callable[[], Reporter] = Reporter,
+) -> JobResult:
+    """Condenses a ResNet-32 on the embedded images and recovers its accuracy; everything is written to `folder`.
+
+    Args:
+        folder: Gets plan.json, the checkpoints `teacher` and `student`, result.json and, with the extra `export`, the
+            ONNX file.
+        epochs: Epochs of distillation.
+        seed: Seed of the student's new layers and of the distillation.
+        train_teacher: Train the teacher anew instead of loading the weights that ship in the package.
+        plan_options: Options of `plan`.
+        data: Another dataset of grey images; the embedded one by default.
+        say: Called with a line about each step.
+        reporter: Makes what shows the progress of the training.
+    """
+    start, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = load_dataset(DATA) if data is None else data
+    teacher = _teacher(train_teacher, data, folder, say, reporter)
+    image = torch.zeros(1, *data.image_shape)
+
+    seed_everything(seed, "condense")
+    made = plan(teacher, image, **(plan_options or {}), progress=say)
+    made.save(folder / "plan.json")
+    student = made.apply(teacher)
+    test = EvalLoader(data.test, 250, data.mean, data.std)
+    accuracies = {"teacher": evaluate(teacher, test).accuracy}
+    accuracies["new layers untrained"] = evaluate(student, test).accuracy
+
+    say("fitting each Global layer to the feature maps of the blocks it replaces, without labels")
+    fitted = fit_layers(student, teacher, made, EvalLoader(data.train, 128, data.mean, data.std), seed=seed)
+    accuracies["fitted, no labels"] = evaluate(student, test).accuracy
+    say(f"accuracy without any training on labels: {accuracies['fitted, no labels']:.2f} %")
+
+    settings = {"evaluate_every": 1}
+    outcome = distill(
+        student, teacher, data, epochs=epochs, seed=seed, augment=AUGMENT, recipe=settings, reporter=reporter()
+    )
+    if outcome.status == "stopped":
+        raise StoppedError(f"stopped in epoch {outcome.step}; the plan and the teacher are in {folder}")
+    accuracies["distilled"] = evaluate(student, test).accuracy
+
+    say("counting, timing, writing")
+    files = _save(folder, teacher, student, accuracies)
+    named = {"before": teacher, "after": student}
+    found, speedups = figures(named, image, {"before": accuracies["teacher"], "after": accuracies["distilled"]}, files)
+    onnx = export_onnx(student, image, folder / "student.onnx")
+    history = tuple(outcome.history)
+    result = JobResult(
+        folder, made, found["before"], found["after"], speedups, accuracies, tuple(fitted), history, seed, 0.0, onnx
+    )
+    result = replace(result, seconds=perf_counter() - start)
+    write_atomic(folder / "result.json", json.dumps(result.to_dict(), indent=2) + "\n")
+    return result
+
+
+def _teacher(
+    train: bool, data: Dataset, folder: Path, say: Callable[[str], None], reporter: Callable[[], Reporter]
+) -> nn.Module:
+    if not train and timm.models.is_model_pretrained(TEACHER):
+        say(f"loading the teacher {TEACHER}")
+        loaded: nn.Module = timm.create_model(TEACHER, pretrained=True, num_classes=data.num_classes)
+        return loaded.eval()
+    say("training the teacher")
+    recipe = load_recipe(RECIPE)
+    seed_everything(recipe.seed, "init")
+    teacher: nn.Module = timm.create_model(recipe.model.name, num_classes=data.num_classes)
+    outcome = fit(teacher, data, recipe, reporter=reporter())
+    if outcome.status == "stopped":
+        raise StoppedError(f"stopped while training the teacher, at step {outcome.step}; nothing was written")
+    return teacher.eval()
+
+
+def _save(folder: Path, teacher: nn.Module, student: nn.Module, accuracies: dict[str, float]) -> dict[str, Path]:
+    base = describe(teacher)
+    save_checkpoint(folder / "teacher", teacher, {"model": base, "accuracy": accuracies["teacher"]})
+    save_condensed(folder / "student", student, accuracy=accuracies["distilled"])
+    names = {"before": "teacher", "after": "student"}
+    return {name: folder / path / "model.safetensors" for name, path in names.items()}
+
+
+def export_onnx(model: nn.Module, image: torch.Tensor, path: Path) -> str | None:
+    """Writes the model for ONNX Runtime, if the extra `export` is installed; returns the file's name or None."""
+    try:
+        from pdecnn.export.api import export
+
+        export(model.eval(), path, image)
+    except ImportError:  # onnx is not installed
+        return None
+    return path.name

@@ -1,0 +1,3 @@
+"""Figures and the HTML report; matplotlib is imported only when a figure is drawn."""
+
+from pdecnn.viz.report import write_report as write_report

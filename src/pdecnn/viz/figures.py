@@ -1,0 +1,104 @@
+"""Figures of a condensed model, as SVG text that a page can hold."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from pdecnn.condensation.compare import ROWS, Figures
+from pdecnn.condensation.job import JobResult
+
+BEFORE, AFTER, INK = "#9aa5b1", "#1f6f8b", "#22303c"
+
+
+def require_matplotlib() -> Any:
+    """`matplotlib.pyplot`, drawing to memory."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError('viz: figures need matplotlib: pip install "pdecnn[viz]".') from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def draw(paint: Callable[[Any], None], width: float = 6.0, height: float = 3.2) -> str:
+    """The SVG of one pair of axes that `paint` fills."""
+    pyplot = require_matplotlib()
+    with pyplot.rc_context({"font.size": 9, "axes.edgecolor": INK, "svg.fonttype": "none", "svg.hashsalt": "pdecnn"}):
+        figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained")
+        try:
+            paint(axes)
+            axes.spines[["top", "right"]].set_visible(False)
+            text = io.StringIO()
+            figure.savefig(text, format="svg", metadata={"Date": None})
+        finally:
+            pyplot.close(figure)
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def cost_bars(before: Figures, after: Figures) -> str:
+    """What is left of each cost, in per cent of the model before."""
+    rows = [(label, name) for name, label, _ in ROWS if name != "accuracy"]
+    shares = [100 * getattr(after, name) / max(getattr(before, name), 1e-9) for _, name in rows]
+
+    def paint(axes: Any) -> None:
+        labels = [label for label, _ in rows]
+        axes.barh(labels, [100] * len(rows), color=BEFORE, height=0.62, label="before")
+        bars = axes.barh(labels, shares, color=AFTER, height=0.62, label="after")
+        axes.bar_label(bars, [f"{s:.0f} %" for s in shares], padding=4, color=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(112, *(s + 12 for s in shares)))
+        axes.set_xlabel("per cent of the model before")
+
+    return draw(paint, 6.4, 3.4)
+
+
+def accuracy_steps(result: JobResult) -> str:
+    """Accuracy of the teacher and of the student after each step of the way."""
+    names, values = list(result.accuracies), list(result.accuracies.values())
+
+    def paint(axes: Any) -> None:
+        bars = axes.bar([n.replace(", ", ",\n") for n in names], values, color=[BEFORE, *[AFTER] * (len(names) - 1)])
+        axes.bar_label(bars, [f"{v:.1f}" for v in values], padding=2, color=INK)
+        axes.axhline(values[0], color=INK, linewidth=0.8, linestyle=":")
+        axes.set_ylim(0, 108)
+        axes.set_ylabel("test accuracy, %")
+
+    return draw(paint, 5.6)
+
+
+def learning_curve(result: JobResult) -> str:
+    """Accuracy of the student, epoch by epoch."""
+    epochs = [row["epoch"] for row in result.history]
+    train = [row["train_accuracy"] for row in result.history]
+    test = [row.get("eval_accuracy") for row in result.history]
+
+    def paint(axes: Any) -> None:
+        axes.plot(epochs, train, color=BEFORE, label="training images (augmented)")
+        axes.plot(epochs, test, color=AFTER, marker="o", markersize=3, label="test images")
+        axes.axhline(
+            result.accuracies["teacher"], color=INK, linewidth=0.8, linestyle=":", label="teacher, test images"
+        )
+        axes.set_xlabel("epoch of distillation")
+        axes.set_ylabel("accuracy, %")
+        axes.legend(frameon=False, loc="lower right")
+
+    return draw(paint, 5.6)
+
+
+def fit_bars(result: JobResult) -> str:
+    """How much of the removed blocks' output each Global layer explains, before any label was seen."""
+    sites = [f.site for f in result.fitted]
+
+    def paint(axes: Any) -> None:
+        place = range(len(sites))
+        series = (("blocks left out", "skipped", BEFORE), ("Global layer, fitted", "after", AFTER))
+        for shift, (label, name, color) in zip((-0.19, 0.19), series, strict=True):
+            heights = [min(getattr(f, name), 2.0) for f in result.fitted]
+            axes.bar([p + shift for p in place], heights, 0.36, color=color, label=label)
+        axes.set_xticks(list(place), sites)
+        axes.set_ylabel("unexplained variance")
+        axes.legend(frameon=False)
+
+    return draw(paint, 5.6)

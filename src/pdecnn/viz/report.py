@@ -1,0 +1,91 @@
+"""One HTML file that tells what condensing did: no server, no script, no network."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from pdecnn.condensation.compare import comparison_rows
+from pdecnn.condensation.job import JobResult
+from pdecnn.condensation.plan import Plan
+from pdecnn.training.atomic import write_atomic
+from pdecnn.viz import figures
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #22303c; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+p.lead { color: #52606d; margin-top: 0; }
+table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .25rem .9rem .25rem 0; text-align: right; }
+th:first-child, td:first-child { text-align: left; } th { border-bottom: 2px solid #1f6f8b; }
+td { border-bottom: 1px solid #e4e7eb; }
+.figures { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; flex: 1 1 26rem; }
+figure svg { width: 100%; height: auto; } figcaption { color: #52606d; font-size: .9rem; }
+code { background: #f1f4f6; padding: 0 .25rem; }
+"""
+
+
+def write_report(result: JobResult, path: str | Path) -> Path:
+    """Writes the report of a job; without matplotlib it has its tables only, and says so."""
+    write_atomic(Path(path), page(result))
+    return Path(path)
+
+
+def page(result: JobResult) -> str:
+    """The report as HTML text."""
+    b, a = result.before, result.after
+    gap = result.accuracies["distilled"] - result.accuracies["teacher"]
+    lead = (
+        f"{b.params / a.params:.1f} times fewer parameters, {b.macs / a.macs:.1f} times fewer multiply-adds, "
+        f"{result.speedups['batch_1']:.1f} times faster for one image; accuracy {gap:+.2f} points."
+    )
+    rows = comparison_rows(b, a)
+    parts = [
+        f"<h1>{escape(result.plan.model)}, condensed</h1>",
+        f'<p class="lead">{escape(lead)} Seed {result.seed}, {result.seconds:.0f} seconds in all.</p>',
+        "<h2>Before and after</h2>",
+        table(("", "before", "after", "change"), rows),
+        "<p>Latency is the median of interleaved rounds on this machine, both models prepared alike for inference.</p>",
+        _pictures(result),
+        "<h2>What was replaced</h2>",
+        plan_table(result.plan),
+        "<p>Files in this folder: <code>plan.json</code>, <code>teacher/</code>, <code>student/</code> (config and "
+        "weights), <code>result.json</code>"
+        + (f", <code>{escape(result.onnx)}</code>" if result.onnx else "")
+        + ".</p>",
+    ]
+    body = "\n".join(parts)
+    head = f'<meta charset="utf-8"><title>{escape(result.plan.model)}, condensed</title><style>{STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _pictures(result: JobResult) -> str:
+    try:
+        figures.require_matplotlib()
+    except ModuleNotFoundError as error:
+        return f"<p>{escape(str(error))}</p>"
+    pictures = (
+        (figures.cost_bars(result.before, result.after), "What is left of each cost."),
+        (figures.accuracy_steps(result), "From the teacher to the student: accuracy at each step."),
+        (figures.learning_curve(result), "Distillation, epoch by epoch."),
+        (figures.fit_bars(result), "How closely a Global layer follows the blocks it replaces, before any label."),
+    )
+    items = "\n".join(f"<figure>{svg}<figcaption>{escape(text)}</figcaption></figure>" for svg, text in pictures)
+    return f'<div class="figures">\n{items}\n</div>'
+
+
+def plan_table(plan: Plan) -> str:
+    """The runs of a plan and the places that were left alone."""
+    rows = []
+    for run in plan.runs:
+        b, a = run.before, run.after
+        what = f"{len(run.units)} x {run.block} -> {run.keep} + Global layer, K={run.K}"
+        rows.append((run.path, what, f"{b.params:,} -> {a.params:,}", f"{b.macs:,} -> {a.macs:,}"))
+    skipped = [(s.path, s.reason) for s in plan.skipped]
+    text = table(("run", "becomes", "parameters", "MACs"), rows)
+    return text + (f"<p>Left alone:</p>{table(('place', 'reason'), skipped)}" if skipped else "")
+
+
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """An HTML table."""
+    head = "".join(f"<th>{escape(h)}</th>" for h in header)
+    body = "\n".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>\n{body}</table>"
