@@ -6,6 +6,8 @@
 The operators live in a library of their own, `libpdecnn_ort`, which other languages can register as well.
 """
 
+import os
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,11 @@ LIBRARY_NAMES = ("libpdecnn_ort.so", "libpdecnn_ort.dylib", "pdecnn_ort.dll")
 
 def library_path() -> Path:
     """Where the library of operators is; a RuntimeError that says why there is none."""
-    import os
-
     if path := os.environ.get("PDECNN_ORT_LIBRARY"):
         return Path(path)
     folders = [Path(__file__).parent / "kernels"]
-    try:  # an editable install keeps the library in site-packages
+    with suppress(PackageNotFoundError):  # an editable install keeps the library in site-packages
         folders.append(Path(str(distribution("pdecnn").locate_file("pdecnn/kernels"))))
-    except PackageNotFoundError:
-        pass
     for folder in folders:
         for name in LIBRARY_NAMES:
             if (folder / name).is_file():

@@ -175,7 +175,8 @@ def _refuse_if_different(
     where = first_difference(model, inputs, run_part)
     raise ExportError(
         f"export: the file differs from the model by {agreement.max_error:.1e} of the largest output (top-1 agreement "
-        f"{agreement.top1:.1%}); at most {TOLERANCE:g} is accepted. First difference: {where}. Nothing was left at {target}."
+        f"{agreement.top1:.1%}); at most {TOLERANCE:g} is accepted. First difference: {where}. Nothing was left at "
+        f"{target}."
     )
 
 
@@ -195,8 +196,8 @@ def _warn_if_slower(proto: Any, small: Path, inputs: Sequence[Tensor]) -> None:
     times = measure(runs, rounds=7, max_seconds=2.0)
     if times["int8"].median > times["float"].median:
         warnings.warn(
-            f"export: on this machine the 8-bit file takes {1e3 * times['int8'].median:.2f} ms for one sample, the float "
-            f"file {1e3 * times['float'].median:.2f} ms.",
+            f"export: on this machine the 8-bit file takes {1e3 * times['int8'].median:.2f} ms for one sample, the "
+            f"float file {1e3 * times['float'].median:.2f} ms.",
             stacklevel=2,
         )
 

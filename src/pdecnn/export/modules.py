@@ -86,8 +86,8 @@ def prepare(model: nn.Module, keep: Iterable[Any] = ()) -> nn.Module:
     for name, module in list(model.named_modules()):
         if isinstance(module, ODEBlock) and module.gradient != "anode" and module.steps is None:
             raise ValueError(
-                f"export: {name or 'the model'} is an ODEBlock with the adaptive method {module.method!r}, whose number "
-                "of steps depends on the input. Create the model with a fixed number of steps, such as "
+                f"export: {name or 'the model'} is an ODEBlock with the adaptive method {module.method!r}, whose "
+                "number of steps depends on the input. Create the model with a fixed number of steps, such as "
                 "gradient='anode', method='rk4', steps=8."
             )
     model = replace(model, Equilibrium, UnrolledEquilibrium)

@@ -44,7 +44,7 @@ def to_onnx(
     else:
         lowered = lower(model, inputs)
     program = trace(lowered, inputs)
-    outputs = len([spec for spec in program.graph_signature.output_specs])
+    outputs = len(program.graph_signature.output_specs)
     names = names or {"inputs": _numbered("input", len(inputs)), "outputs": _numbered("logits", outputs)}
     noise = io.StringIO()  # the exporter reports its progress, which is not ours to print
     with redirect_stdout(noise), redirect_stderr(noise), torch.no_grad():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from pdecnn.functional.boundary import Boundary, neighbours
@@ -71,7 +71,7 @@ def advection_diffusion(
 
 
 def _inflow(A: Tensor, axis: int, boundary: Boundary) -> Tensor:
-    """`A[i-1] - A[i+1]`: minus the divergence, times `2 dt`. A velocity that is one number per channel has none inside."""
+    """`A[i-1] - A[i+1]`: minus the divergence, times `2 dt`. One number per channel has none."""
     if boundary is Boundary.PERIODIC and (A.ndim == 0 or A.shape[axis] == 1):
         return torch.zeros_like(A)
     after, before = shifted(A, axis, boundary, boundary.velocity_parity)
@@ -106,10 +106,10 @@ def global_layer(
     output_act: str,
 ) -> Tensor:
     """`pdecnn::global_layer`, a whole Global layer, operator by operator."""
-    acts = {"relu": F.relu, "relu6": F.relu6}
+    acts = {"relu": functional.relu, "relu6": functional.relu6}
     C, pad = h.shape[1], weight.shape[-1] // 2
     maps = [
-        acts[coefficient_act](F.conv2d(h, weight[i].unsqueeze(1), bias[i], padding=pad, groups=C))
+        acts[coefficient_act](functional.conv2d(h, weight[i].unsqueeze(1), bias[i], padding=pad, groups=C))
         for i in range(weight.shape[0])
     ]
     u, v = (q if flow_sign > 0 else -q for q in maps[:2])
@@ -182,14 +182,14 @@ def _parity(g: Tensor, odd: Iterable[int]) -> Tensor:
 def shared_expand(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
     """Stencils that all channels share, as a grouped convolution."""
     C = u.shape[1]
-    return F.conv2d(u, stencils.repeat(C, 1, 1, 1), stride=stride, padding=1, groups=C)
+    return functional.conv2d(u, stencils.repeat(C, 1, 1, 1), stride=stride, padding=1, groups=C)
 
 
 def shared_expand_product(u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int) -> Tensor:
     """`c (scale D u + shift)` with the affine map in the convolution's weight and bias."""
     C = u.shape[1]
     weight = stencils.repeat(C, 1, 1, 1) * scale.view(-1, 1, 1, 1)
-    return c * F.conv2d(u, weight, shift, stride=stride, padding=1, groups=C)
+    return c * functional.conv2d(u, weight, shift, stride=stride, padding=1, groups=C)
 
 
 Table = Mapping[Any, Callable[..., Any]]

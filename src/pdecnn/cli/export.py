@@ -1,0 +1,101 @@
+"""`pdecnn export CHECKPOINT|MODEL`: write a file for an edge runtime, run it and compare."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from pdecnn.cli import app
+from pdecnn.cli.profile import create, parse_size
+from pdecnn.cli.train import fail
+
+
+@app.command("export")
+def command(
+    model: Annotated[str, typer.Argument(help="A checkpoint or run folder, or the name of a model.")],
+    output: Annotated[Path | None, typer.Option(help="The file; NAME.onnx here by default.")] = None,
+    format: Annotated[str, typer.Option(help="onnx, pte (ExecuTorch) or pt2 (AOTInductor).")] = "onnx",
+    ops: Annotated[str, typer.Option(help="portable: runs anywhere; fused: Global layers as one node.")] = "portable",
+    int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
+    input_size: Annotated[str | None, typer.Option("--input", help="C,H,W; the model's own by default.")] = None,
+    samples: Annotated[int, typer.Option(help="Images to compare on.")] = 64,
+    teacher: Annotated[str | None, typer.Option(help="A model to time beside it, in the same runtime.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes to time; empty for none.")] = "1,64",
+    opset: Annotated[int, typer.Option(help="Version of the ONNX operators.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Export a model; the command fails, and leaves no file, if the file does not compute what the model does."""
+    from pdecnn.export.api import FORMATS, export
+    from pdecnn.export.images import real_images
+
+    net, size = load(model, input_size)
+    target = output or Path(f"{Path(model).name}{FORMATS.get(format, '')}")
+    try:
+        images = real_images(size, samples)
+        calibration = real_images(size, 256, split="train").split(32) if int8 else None
+        report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
+        rows = timings(model, net, images, target, ops, teacher, batch) if batch and format == "onnx" else []
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        fail(error)
+    if as_json:
+        typer.echo(json.dumps({**report.to_dict(), "latency": rows}))
+        return
+    agreement = report.agreement
+    assert agreement is not None
+    typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {report.format}, {report.ops} ops.")
+    typer.echo(
+        f"Against the model on {agreement.samples} images: max error {agreement.max_error:.1e} of the largest output, "
+        f"top-1 agreement {100 * agreement.top1:.1f} %."
+    )
+    if rows:
+        Console().print(table(rows))
+
+
+def load(model: str, input_size: str | None) -> tuple[nn.Module, tuple[int, ...]]:
+    """A checkpoint's model or one of the registry, and the size of one input."""
+    if Path(model).is_dir():
+        from pdecnn.training.checkpoint import load_checkpoint
+
+        try:
+            net = load_checkpoint(model).model
+        except (OSError, ValueError) as error:
+            fail(error)
+    else:
+        net = create(model)
+    if input_size:
+        return net.eval(), parse_size(input_size)
+    cfg: Any = getattr(net, "pretrained_cfg", None) or {}
+    size = tuple(cfg.get("input_size") or (3, 224, 224))
+    return net.eval(), (int(getattr(net, "in_chans", size[0])), *size[1:])
+
+
+def timings(
+    name: str, net: nn.Module, images: torch.Tensor, file: Path, ops: str, teacher: str | None, batch: str
+) -> list[dict[str, Any]]:
+    """p50 and p90 on one thread: the file, eager, `optimize_for_inference`, and the teacher's ONNX file."""
+    from pdecnn.cli.bench import numbers
+    from pdecnn.export.bench import bench
+
+    runtime = "onnx-fused" if ops == "fused" else "onnx"
+    sizes = numbers(batch, "--batch")
+    rows = bench({name: (net, images)}, runtimes=("eager", "optimized", runtime), batches=sizes, max_seconds=5.0)
+    if teacher:
+        other, _ = load(teacher, None)
+        rows += bench({f"teacher {teacher}": (other, images)}, runtimes=("onnx",), batches=sizes, max_seconds=5.0)
+    return [row.to_dict() for row in rows]
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """One line per model, runtime and batch."""
+    out = Table(title=f"Latency, {rows[0]['threads']} thread(s)")
+    for header in ("model", "runtime", "batch", "p50, ms", "p90, ms", "size, kB"):
+        out.add_column(header, justify="left" if header in ("model", "runtime") else "right")
+    for row in rows:
+        figures = (f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", f"{row['bytes'] / 1024:.0f}")
+        out.add_row(row["model"], row["runtime"], str(row["batch"]), *figures)
+    return out
