@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit slow solver clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python benchmarks/global_solver.py --quick
@@ -21,7 +21,15 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
+
+# Minutes more: every model through torch.compile, torch.export and ONNX.
+slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
+
+# The solver against its peers, in seconds.
+solver: $(VENV)/.installed
+	$(BIN)/python benchmarks/global_solver.py --quick
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """A plain Global layer in inference: its norms folded, everything after the first guess in one kernel."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 _OPERATOR = torch.ops.pdecnn.global_layer.default
 DEVICES = ("cpu", "cuda")
 _ACTS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
+
+
+class Folded(NamedTuple):
+    """A layer's weights `(maps, C, k, k)` and biases `(maps, C)`, its output scale and shift, and its options."""
+
+    weight: Tensor
+    bias: Tensor
+    scale: Tensor
+    shift: Tensor
+    options: tuple[Any, ...]
 
 
 def fold_norm(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -74,7 +84,8 @@ class FusedGlobalLayer(nn.Module):
                 "FusedGlobalLayer: the whole-layer kernel is for inference and has no gradient. "
                 "Use the GlobalLayer for training, or run this model under torch.no_grad()."
             )
-        out = run_fused(h, x, self.weight.view(self.weight_shape), self.bias, self.scale, self.shift, self.options)
+        weight = self.weight.view(self.weight_shape)
+        out = run_fused(h, x, Folded(weight, self.bias, self.scale, self.shift, self.options))
         return out + x if self.residual else out
 
     def set_steps(self, K: int) -> None:
@@ -88,8 +99,8 @@ class FusedGlobalLayer(nn.Module):
         return f"{self.channels}, K={self.options[2]}"
 
 
-def fold(layer: "GlobalLayer") -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Any, ...]]:
-    """Weights `(maps, C, k, k)`, biases `(maps, C)`, output scale and shift, and the options of the operator."""
+def fold(layer: "GlobalLayer") -> Folded:
+    """What the operator needs of a plain layer, with the norms folded in."""
     pairs = [layer.velocity] if isinstance(layer.diffusion, NumberPair) else [layer.velocity, layer.diffusion]
     taps = [
         _folded_taps(cast(nn.Conv2d, op), cast(nn.BatchNorm2d, norm))
@@ -112,14 +123,13 @@ def fold(layer: "GlobalLayer") -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[An
         _ACTS[type(layer.act)],
     )
     scale, shift = fold_norm(cast(nn.BatchNorm2d, layer.norm))
-    return torch.stack([w for w, _ in taps]), torch.stack([b for _, b in taps]), scale, shift, options
+    return Folded(torch.stack([w for w, _ in taps]), torch.stack([b for _, b in taps]), scale, shift, options)
 
 
-def run_fused(
-    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, options: tuple[Any, ...]
-) -> Tensor:
+def run_fused(h: Tensor, x: Tensor, folded: Folded) -> Tensor:
     """Calls the operator."""
-    return cast(Tensor, _OPERATOR(h, x, weight, bias, scale, shift, *options))
+    *tensors, options = folded
+    return cast(Tensor, _OPERATOR(h, x, *tensors, *options))
 
 
 def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
@@ -131,7 +141,6 @@ def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
         not layer.training
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
         and layer.is_plain
         and h.dtype == torch.float32
         and h.device.type in DEVICES

@@ -156,8 +156,7 @@ class GlobalLayer(nn.Module):
         """The layer's output; `context` is handed to `init` after `x`."""
         h, x = self.first_guess(x, *context)
         if can_fuse(self, h):
-            *folded, options = fold(self)
-            out = run_fused(h, x, *folded, options)
+            out = run_fused(h, x, fold(self))
         else:
             h = self.solve(h, x, self.coefficients(h))
             out = self.act(self.norm(h))

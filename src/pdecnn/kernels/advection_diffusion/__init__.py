@@ -1,5 +1,7 @@
 """K steps of advection-diffusion, fused: `pdecnn.functional.advection_diffusion` in one pass over memory."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ def advection_diffusion(
     """
     where = check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
     u, v, D_x, D_y = (c if isinstance(c, Tensor) else h.new_full((), c) for c in (u, v, D_x, D_y))
-    return _solve(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, where.value)
+    return cast(Tensor, _solve(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, where.value))
 
 
 def advection_diffusion_1d(
@@ -54,8 +56,9 @@ def advection_diffusion_1d(
 ) -> Tensor:
     """`pdecnn.functional.advection_diffusion_1d` by the two-dimensional kernel: a signal is an image of one row."""
     where = check_arguments(h, (u,), (D_x,), f, h_prev, K, dt, (dx,), boundary)
-    image = [q.unsqueeze(2) if isinstance(q, Tensor) and q.ndim == 3 else q for q in (h, u, D_x, f, h_prev)]
-    u_, D_ = (c if isinstance(c, Tensor) else h.new_full((), c) for c in image[1:3])
     zero = h.new_zeros(())
+    u, D_x = (c if isinstance(c, Tensor) else h.new_full((), c) for c in (u, D_x))
     # no flow and no diffusion along y: the single row has no neighbours
-    return _solve(image[0], image[4], u_, zero, D_, zero, image[3], K, dt, dx, 1.0, where.value).squeeze(2)
+    inputs = (h, h_prev, u, zero, D_x, zero, f)
+    rows = (q.unsqueeze(2) if q is not None and q.ndim == 3 else q for q in inputs)
+    return cast(Tensor, _solve(*rows, K, dt, dx, 1.0, where.value)).squeeze(2)

@@ -16,6 +16,7 @@ _CALL = struct.Struct("=12q 5d 15q 4q")  # as `struct LayerCall` in cpu.cpp
 
 
 def pack(
+    out: Tensor,
     h: Tensor,
     x: Tensor,
     weight: Tensor,
@@ -33,7 +34,6 @@ def pack(
     previous_is_input: bool,
     coefficient_act: str,
     output_act: str,
-    out: Tensor,
 ) -> bytes:
     """The arguments as the native function takes them; every tensor must outlive the call."""
     return _CALL.pack(
@@ -72,11 +72,10 @@ def register(library: Library) -> None:
     def global_layer(
         h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any
     ) -> Tensor:
-        tensors = (h, x, weight, bias, scale, shift)
-        if not _covered(*tensors):
-            return _default(*tensors, *options)
+        if not _covered(h, x, weight, bias, scale, shift):
+            return _default(h, x, weight, bias, scale, shift, *options)
         out = torch.empty_like(h)
-        run(pack(*tensors, *options, out))
+        run(pack(out, h, x, weight, bias, scale, shift, *options))
         return out
 
     LIBRARY.impl("global_layer", global_layer, "CPU")
