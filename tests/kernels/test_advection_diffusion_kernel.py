@@ -1,0 +1,333 @@
+"""The solver's operator against its definition: values, gradients, layouts, and what torch asks of an operator."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from solver_cases import (
+    BOUNDARIES,
+    DTYPES,
+    FORMS,
+    LAYOUTS,
+    NAMES,
+    REGISTER_WIDTHS,
+    compare,
+    field,
+    fields,
+    solve,
+    values_and_gradients,
+)
+from torch.utils.flop_counter import FlopCounterMode
+
+from pdecnn import functional, kernels
+
+OP = torch.ops.pdecnn.advection_diffusion.default
+BACKWARD = torch.ops.pdecnn.advection_diffusion_backward.default
+OPTIONS = {"K": 3, "dt": 0.2, "dx": 1.3, "dy": 0.8}
+BY_BOUNDARY = pytest.mark.parametrize("boundary", BOUNDARIES)
+TWO_LAYOUTS = pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+
+
+@st.composite
+def problems(draw):
+    W = draw(st.sampled_from(REGISTER_WIDTHS) | st.integers(1, 20))
+    C = draw(st.integers(1, 4) | st.sampled_from((16, 18, 33)))
+    layouts = [draw(st.sampled_from(LAYOUTS)) for _ in NAMES]
+    return {
+        "shape": (draw(st.integers(0, 3)), C, draw(st.integers(1, 9)), W),
+        "dtype": draw(st.sampled_from(DTYPES)),
+        "layouts": layouts[:1] * 7 if draw(st.booleans()) else layouts,
+        "forms": [draw(st.sampled_from(FORMS)) for _ in range(4)],
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    problem=problems(),
+    absent=st.sets(st.sampled_from(["h_prev", "f"])),
+    K=st.integers(1, 4),
+    boundary=st.sampled_from(BOUNDARIES),
+)
+def test_values_and_gradients_are_those_of_the_definition(problem, absent, K, boundary):
+    inputs = [None if name in absent else q for name, q in zip(NAMES, fields(**problem), strict=True)]
+    compare(inputs, K=K, boundary=boundary)
+
+
+@settings(max_examples=40, deadline=None)
+@given(H=st.integers(1, 70), K=st.integers(1, 3), W=st.sampled_from((1, 9, 14)), C=st.integers(1, 3))
+def test_the_ring_of_kept_rows_wraps(H, K, W, C):
+    for boundary in BOUNDARIES:
+        compare(fields((1, C, H, W), torch.float64, seed=H), K=K, boundary=boundary)
+        compare(fields((1, C, H, W), torch.float32, ("channels_last",) * 7, seed=H), K=K, boundary=boundary)
+
+
+@BY_BOUNDARY
+@pytest.mark.parametrize("K", [1, 2, 5, 40])
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (2, 2), (1, 11), (11, 1), (3, 3)])
+def test_planes_smaller_than_the_reach_of_the_steps(size, K, boundary):
+    compare([0.1 * q for q in fields((2, 2, *size), torch.float64)], K=K, boundary=boundary)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", REGISTER_WIDTHS)
+def test_widths_that_stay_in_registers(width, layout):
+    for dtype in DTYPES:
+        compare(fields((2, 17, 3, width), dtype, (layout,) * 7))
+        compare(fields((2, 17, 3, width), dtype, (layout,) * 7, ("channel", "0-d", "0-d", "channel")))
+
+
+@pytest.mark.parametrize(
+    "shape, K", [((1, 1, 260, 56), 3), ((1, 17, 130, 56), 2), ((1, 2, 40, 300), 2), ((1, 70, 3, 3), 2)]
+)
+@TWO_LAYOUTS
+def test_planes_that_leave_the_registers_and_rows_that_fill_a_group(shape, K, layout):
+    compare(fields(shape, torch.float32, (layout,) * 7), K=K)
+
+
+@TWO_LAYOUTS
+@pytest.mark.parametrize("width", [9, 16])
+def test_bfloat16_is_no_worse_than_twice_torch(width, layout):
+    inputs = fields((2, 17, 6, width), torch.bfloat16, (layout,) * 7, ("map", "channel", "0-d", "map"))
+    exact = values_and_gradients([q.double() for q in inputs], functional, K=5)
+    mine, theirs = (values_and_gradients(inputs, room, K=5) for room in (kernels, functional))
+    for name, q, a, b in zip(("out", *NAMES), exact, mine, theirs, strict=True):
+        error, allowed = ((x.double() - q).abs().max() for x in (a, b))
+        assert a.dtype == torch.bfloat16
+        assert error <= 2 * allowed, name
+
+
+def test_numbers_are_constant_maps():
+    h, f = field((2, 3, 5, 9)), field((2, 3, 5, 9), seed=1)
+    maps = [torch.full_like(h, c) for c in (0.5, -0.25, 1.0, 0.0)]
+    expected = functional.advection_diffusion(h, *maps, f, **OPTIONS)
+    torch.testing.assert_close(kernels.advection_diffusion(h, 0.5, -0.25, 1, 0.0, f, **OPTIONS), expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@BY_BOUNDARY
+def test_gradcheck(boundary, form):
+    inputs = [q.requires_grad_() for q in fields((2, 2, 3, 4), torch.float64, forms=(form,) * 4)]
+    assert torch.autograd.gradcheck(lambda *q: solve(kernels, *q, boundary=boundary, **OPTIONS), inputs)
+
+
+def test_each_gradient_can_be_asked_for_alone():
+    for width in (8, 9):
+        inputs, grad = fields((2, 3, 4, width), forms=("map", "channel", "0-d", "map")), field((2, 3, 4, width), seed=9)
+        together = BACKWARD(grad, *inputs, 3, 0.2, 1.0, 1.0, "periodic", [True] * 7)
+        for needed in range(7):
+            alone = BACKWARD(grad, *inputs, 3, 0.2, 1.0, 1.0, "periodic", [i == needed for i in range(7)])
+            for i in range(7):
+                assert torch.equal(alone[i], together[i] if i == needed else torch.empty(0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@TWO_LAYOUTS
+def test_opcheck(layout, dtype):
+    inputs = fields(
+        (2, 3, 4, 8), dtype, (layout, "contiguous") + ("channels_last",) * 5, ("map", "channel", "0-d", "map")
+    )
+    grad, options = field((2, 3, 4, 8), dtype, 8), (2, 0.2, 1.0, 1.0, "neumann")
+    torch.library.opcheck(BACKWARD, (grad, *inputs, *options, [True] * 7))
+    torch.library.opcheck(BACKWARD, (grad, inputs[0], None, *inputs[2:6], None, *options, [True, False] * 3 + [False]))
+    inputs = [q.requires_grad_() for q in inputs]
+    torch.library.opcheck(OP, (*inputs, *options))
+    torch.library.opcheck(OP, (inputs[0], None, *inputs[2:6], None, *options))
+
+
+@TWO_LAYOUTS
+def test_compiles_into_one_graph(layout):
+    inputs = fields((2, 3, 4, 8), torch.float32, (layout,) * 7)
+    run = torch.compile(lambda *q: solve(kernels, *q, **OPTIONS).relu(), fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (lambda *q: solve(kernels, *q, **OPTIONS).relu(), run):
+        leaves = [q.detach().requires_grad_() for q in inputs]
+        out = function(*leaves)
+        results.append((out, *torch.autograd.grad(out.sum(), leaves)))
+    for eager, compiled in zip(*results, strict=True):
+        assert torch.equal(eager, compiled)
+        assert eager.stride() == compiled.stride()
+
+
+class Solver(torch.nn.Module):
+    def forward(self, h, u):
+        return kernels.advection_diffusion(h, u, 0.0, 1.0, 1.0, h, **OPTIONS)
+
+
+def test_exports_with_a_free_batch():
+    h, u = field((2, 3, 4, 9)), field((2, 3, 4, 9), seed=1)
+    N = torch.export.Dim("N", min=1)
+    program = torch.export.export(Solver(), (h, u), dynamic_shapes=({0: N}, {0: N}))
+    assert [n.target for n in program.graph.nodes].count(OP) == 1
+    h, u = field((5, 3, 4, 9), seed=2), field((5, 3, 4, 9), seed=3)
+    assert torch.equal(program.module()(h, u), Solver()(h, u))
+
+
+def test_flops_are_two_per_multiply_add():
+    h = field((2, 3, 4, 5)).requires_grad_()
+    counts = {}
+    for name, D in (("number", 1.0), ("map", torch.ones(2, 3, 4, 5))):
+        with FlopCounterMode(display=False) as counter:
+            out = kernels.advection_diffusion(h, 0.5, 0.5, D, D, K=7)
+        counts[name] = counter.get_total_flops()
+        with FlopCounterMode(display=False) as counter:
+            out.sum().backward()
+        assert counter.get_total_flops() == 2 * 120 * (18 * 7 + 20)
+    assert counts == {"number": 2 * 120 * (6 * 7 + 4), "map": 2 * 120 * (6 * 7 + 14)}
+
+
+def test_a_second_derivative_is_refused():
+    h = field((1, 1, 4, 4), torch.float64).requires_grad_()
+    out = kernels.advection_diffusion(h, 0.5, 0.0, 1.0, 1.0, h)
+    (gradient,) = torch.autograd.grad(out.square().sum(), h, create_graph=True)
+    message = "gradient cannot be differentiated again by the fused kernel. Use pdecnn.functional.advection_diffusion"
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        gradient.sum().backward()
+
+
+@BY_BOUNDARY
+@TWO_LAYOUTS
+@pytest.mark.parametrize("width", [3, 8, 9, 14])
+def test_nan_stays_in_its_plane_and_within_its_reach(width, layout, boundary):
+    shape, options = (2, 18, 5, width), {"K": 1, "boundary": boundary}
+    clean = fields(shape, torch.float32, (layout,) * 7)
+    expected = values_and_gradients(clean, **options)
+    for i in range(7):
+        for place in ((2, 1), (0, 0), (4, width - 1)):
+            inputs = [q.clone() for q in clean]
+            inputs[i][1, 16][place] = torch.nan
+            mine, reference = (values_and_gradients(inputs, room, **options) for room in (kernels, functional))
+            for name, a, b, untouched in zip(("out", *NAMES), mine, reference, expected, strict=True):
+                where = f"NaN in {NAMES[i]} at {place}, {name}"
+                assert torch.equal(a.isnan(), b.isnan()), where
+                others = torch.ones(shape[:2], dtype=torch.bool)
+                others[1, 16] = False
+                assert torch.equal(a[others], untouched[others]), where
+            assert mine[0][1, 16].isnan().any()
+
+
+@pytest.fixture
+def nan_filled_memory():
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 28])
+def test_every_output_is_written(width, layout, nan_filled_memory):
+    for dtype in DTYPES:
+        for forms in (("map",) * 4, ("channel", "0-d", "channel", "0-d")):
+            inputs = fields((2, 5, 3, width), dtype, (layout,) * 7, forms)
+            for boundary in BOUNDARIES:
+                for q in values_and_gradients(inputs, K=2, boundary=boundary):
+                    assert q.isfinite().all()
+
+
+@TWO_LAYOUTS
+@pytest.mark.parametrize("size", [(16, 16), (33, 9), (70, 5)])
+@pytest.mark.parametrize("boundary", ["periodic", "neumann"])
+def test_same_bits_for_any_number_of_threads(boundary, size, layout):
+    inputs = fields((5, 37, *size), torch.float32, (layout,) * 7, ("map", "channel", "0-d", "map"))
+    threads, results = torch.get_num_threads(), []
+    try:
+        for n in (1, 2, 3, 8):
+            torch.set_num_threads(n)
+            results.append(values_and_gradients(inputs, K=5, boundary=boundary))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_what_is_saved_is_the_inputs_whatever_K():
+    inputs = [q.requires_grad_() for q in fields((2, 3, 16, 16))]
+    for K in (1, 20):
+        saved = []
+
+        def pack(q, saved=saved):
+            saved.append(q)
+            return q
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda q: q):
+            solve(kernels, *inputs, K=K).sum()
+        assert sorted(q.data_ptr() for q in saved) == sorted(q.data_ptr() for q in inputs)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_backward_allocates_the_same_whatever_K(layout):
+    inputs = fields((2, 3, 16, 16), torch.float32, (layout,) * 7)
+    allocated = {}
+    for K in (1, 20):
+        out = solve(kernels, *(q.detach().requires_grad_() for q in inputs), K=K)
+        with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            out.backward(inputs[0])
+        events = profile.profiler.kineto_results.events()
+        allocated[K] = sum(e.nbytes() for e in events if e.name() == "[memory]" and e.nbytes() > 0)
+    assert allocated[1] == allocated[20] >= 7 * inputs[0].nbytes
+
+
+@BY_BOUNDARY
+def test_signals_are_images_of_one_row(boundary):
+    def signal(seed, size=(2, 3, 11)):
+        return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+    cases = [
+        (signal(0), signal(1), signal(2).abs(), signal(3), signal(4)),
+        (signal(0), signal(1, (1, 3, 1)), signal(2, ()).abs(), None, None),
+    ]
+    for h, u, D_x, f, h_prev in cases:
+        results = []
+        for room in (kernels, functional):
+            leaves = [None if q is None else q.clone().requires_grad_() for q in (h, u, D_x, f, h_prev)]
+            out = room.advection_diffusion_1d(*leaves[:4], h_prev=leaves[4], K=4, dx=0.7, boundary=boundary)
+            results.append((out, *torch.autograd.grad(out.square().sum(), [q for q in leaves if q is not None])))
+        torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
+    ones = kernels.advection_diffusion_1d(h, 0.5, 1, boundary=boundary)
+    torch.testing.assert_close(ones, functional.advection_diffusion_1d(h, 0.5, 1, boundary=boundary))
+
+
+def test_autocast_runs_the_solver_in_float32():
+    inputs = fields((2, 3, 5, 9), torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = solve(kernels, *inputs, **OPTIONS)
+    assert out.dtype == torch.float32
+    assert torch.equal(out, solve(kernels, *(q.float() for q in inputs), **OPTIONS))
+
+
+def test_float16_has_no_kernel_but_works():
+    inputs = fields((2, 3, 5, 9), torch.float16)
+    for a, b in zip(*(values_and_gradients(inputs, room, K=2) for room in (kernels, functional)), strict=True):
+        assert a.dtype == torch.float16
+        torch.testing.assert_close(a, b)
+
+
+def test_the_empty_batch_has_gradients_of_zero():
+    _, *gradients = values_and_gradients(fields((0, 3, 4, 8), forms=("channel", "0-d", "map", "channel")), K=2)
+    assert [tuple(g.shape) for g in gradients[2:5]] == [(1, 3, 1, 1), (), (0, 3, 4, 8)]
+    assert torch.equal(gradients[2], torch.zeros(1, 3, 1, 1))
+    assert torch.equal(gradients[3], torch.zeros(()))
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"h": torch.zeros(3, 4, 5)}, ValueError, "expected h of shape (N, C, H, W), got (3, 4, 5)."),
+        ({"h": torch.zeros(2, 3, 4, 5, dtype=torch.int32)}, TypeError, "h must have a floating-point dtype"),
+        ({"u": torch.zeros(2, 3, 1, 1)}, ValueError, "expected u of shape (2, 3, 4, 5), (1, 3, 1, 1) or a number"),
+        ({"D_x": torch.zeros(2, 3, 4, 5).double()}, TypeError, "D_x has dtype torch.float64 but h has torch.float32."),
+        ({"f": torch.zeros(2, 3, 4, 5, device="meta")}, ValueError, "f is on meta but h is on cpu."),
+        ({"h_prev": torch.zeros(2, 3, 4, 6)}, ValueError, "expected h_prev of the shape of h (2, 3, 4, 5), got"),
+        ({"D_y": -1.0}, ValueError, "D_y (a diffusivity) must not be negative, got D_y=-1.0."),
+        ({"K": 0}, ValueError, "K (number of time steps) must be at least 1, got K=0."),
+        ({"dt": 0.0}, ValueError, "dt must be positive and finite, got dt=0.0."),
+        ({"boundary": "zero"}, ValueError, "boundary must be one of 'periodic', 'neumann', 'dirichlet', got 'zero'."),
+    ],
+)
+def test_bad_arguments_are_refused_at_the_front_door(change, error, message):
+    good = {"h": torch.zeros(2, 3, 4, 5), "u": 0.0, "v": 0.0, "D_x": 1.0, "D_y": 1.0}
+    with pytest.raises(error, match="^" + re.escape(f"advection_diffusion: {message}")):
+        kernels.advection_diffusion(**(good | change))
