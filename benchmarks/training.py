@@ -68,7 +68,9 @@ def bare_round(net: nn.Module, batch_size: int) -> float:
 def loop_round(net: nn.Module, images: Dataset, settings: Recipe) -> float:
     """Seconds per step of `fit`, data and bookkeeping included."""
     stamps: list[float] = []
-    fit(net, images, settings, on_step=lambda *_: stamps.append(time.perf_counter()))
+    result = fit(net, images, settings, on_step=lambda *_: stamps.append(time.perf_counter()))
+    if result.status == "stopped":
+        raise SystemExit(143)
     return statistics.median(b - a for a, b in itertools.pairwise(stamps))
 
 
