@@ -1,0 +1,66 @@
+"""The documents: links lead somewhere, pages are in the index, examples run, and the citation is in step."""
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+RUN_HERE = ["notation.md", "adding-an-op.md", "adding-a-layer.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    missing = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert missing == []
+
+
+def test_every_page_has_a_line_in_the_index():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    missing = [p.name for p in sorted(DOCS.glob("*.md")) if p.name != "index.md" and f"({p.name})" not in index]
+    assert missing == [], "add a line for each to docs/index.md"
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_examples_run(name):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.S)
+    assert blocks
+    torch.manual_seed(0)
+    for block in blocks:
+        exec(compile(block, name, "exec"), {"__name__": "example"})
+
+
+def test_citation_names_the_release_and_every_key():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(citation["version"]) == version("pdecnn")
+    cited = {reference["notes"].split(":")[0] for reference in citation["references"]}
+    keys = set(re.findall(r"^\| (\[\w+\]) \|", (DOCS / "notation.md").read_text(encoding="utf-8"), re.M))
+    assert cited == keys
+
+
+def test_every_key_that_the_code_cites_is_explained():
+    notation = (DOCS / "notation.md").read_text(encoding="utf-8")
+    used = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        used |= set(re.findall(r"\[([A-Z]{2,3}\d{2}|RD)[],]", path.read_text(encoding="utf-8")))
+    assert {"KS22", "LSB23", "RD"} <= used
+    assert [key for key in sorted(used) if f"| [{key}] |" not in notation] == []
+
+
+def test_every_named_file_of_the_checklists_exists():
+    """`layers/depthwise.py` and the like, relative to the package or to the repository; names in capitals are patterns."""
+    missing = []
+    for name in (*RUN_HERE, "../CONTRIBUTING.md"):
+        for path in re.findall(
+            r"`([\w./-]+/[\w.-]+\.(?:py|h|cpp|md|json))`", (DOCS / name).read_text(encoding="utf-8")
+        ):
+            homes = (ROOT, ROOT / "src/pdecnn", ROOT / "src/pdecnn/kernels")
+            if "NAME" not in path and not any((home / path).exists() for home in homes):
+                missing.append(f"{name}: {path}")
+    assert missing == []
