@@ -54,7 +54,7 @@ def test_every_key_that_the_code_cites_is_explained():
 
 
 def test_every_named_file_of_the_checklists_exists():
-    """`layers/depthwise.py` and the like, relative to the package or to the repository; names in capitals are patterns."""
+    """Paths are relative to the package, its kernels or the repository; those with NAME in them are patterns."""
     missing = []
     for name in (*RUN_HERE, "../CONTRIBUTING.md"):
         for path in re.findall(
