@@ -4,7 +4,7 @@ All passes change a graph of ATen operators in place, as `torch.export` writes i
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -41,18 +41,37 @@ def drop_copies(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
 
 
+def changes_in_place(graph: fx.Graph) -> bool:
+    """Whether anything that depends on the inputs is changed in place; such a graph must be made functional first."""
+    constants: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "get_attr" or _is_constant(node, constants):
+            constants.add(node)
+        elif node.op == "call_function" and _is_mutable(node.target):
+            return True
+    return False
+
+
 def fold_constants(module: fx.GraphModule) -> None:
-    """Computes every node that depends on weights alone; what other nodes read of it becomes a buffer."""
+    """Computes every node that depends on weights alone; what other nodes read of it becomes a buffer.
+
+    Constants may be changed in place on the way: nodes run in their order on copies of the weights, so that views see
+    the changes. A constant that is too large is left to the runtime, if nothing changes it.
+    """
     values: dict[fx.Node, Any] = {}
     with torch.no_grad():
         for node in module.graph.nodes:
             if node.op == "get_attr":
-                values[node] = _attribute(module, node.target)
+                value = _attribute(module, node.target)
+                values[node] = value.detach().clone() if isinstance(value, Tensor) else value
             elif _is_constant(node, values):
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
-                value = node.target(*args, **kwargs)
-                if not isinstance(value, Tensor) or _may_grow(value, node, values):
-                    values[node] = value
+                values[node] = node.target(*args, **kwargs)
+    mutable = any(_is_mutable(node.target) for node in values if node.op == "call_function")
+    for node in list(values):
+        value = values[node]
+        if isinstance(value, Tensor) and node.op != "get_attr" and not mutable and not _may_grow(value, node, values):
+            del values[node]
     for node, value in values.items():
         outside = [user for user in node.users if user not in values]
         if node.op == "get_attr" or not outside or not isinstance(value, Tensor):
@@ -60,21 +79,25 @@ def fold_constants(module: fx.GraphModule) -> None:
         constant = add_constant(module, node, value)
         for user in outside:
             user.replace_input_with(node, constant)
-    module.graph.eliminate_dead_code()
+    for node in reversed(list(values)):
+        if not node.users:
+            module.graph.erase_node(node)
 
 
-def _is_constant(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
+def _is_mutable(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _is_constant(node: fx.Node, constants: Container[fx.Node]) -> bool:
     if node.op != "call_function" or node.target in _RANDOM:
         return False
     if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
         return False
-    if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-        return False
-    return all(n in values for n in node.all_input_nodes)
+    return all(n in constants for n in node.all_input_nodes)
 
 
 def _may_grow(value: Tensor, node: fx.Node, values: dict[fx.Node, Any]) -> bool:
-    inputs = sum(q.numel() for n in node.all_input_nodes if isinstance(q := values[n], Tensor))
+    inputs = sum(q.numel() for n in node.all_input_nodes if isinstance(q := values.get(n), Tensor))
     return value.numel() <= max(_SMALL, _GROWTH * inputs)
 
 
@@ -165,6 +188,3 @@ def _forget_unused_tensors(module: fx.GraphModule) -> None:
         if path not in used:
             parent, _, name = path.rpartition(".")
             delattr(_attribute(module, parent) if parent else module, name)
-
-
-Pass = Callable[[fx.GraphModule], None]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from pdecnn.export.fold import fold
+from pdecnn.export.fold import changes_in_place, fold
 from pdecnn.export.modules import prepare
 from pdecnn.export.portable import TABLE, WithTable
 
@@ -40,8 +40,17 @@ def lower(
     kept = set(keep)
     twin = prepare(copy.deepcopy(model).eval(), kept)
     table = {op: form for op, form in TABLE.items() if op not in kept}
-    program = trace(WithTable(twin, table), inputs, dynamic_batch=dynamic_batch)
+    try:
+        program = trace(WithTable(twin, table), inputs, dynamic_batch=dynamic_batch)
+    except Exception as error:  # torch.export has many kinds, most of them private
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"export: {type(model).__name__} cannot be traced: {reason} What it does must not depend on the values of "
+            "its inputs; export such a part by itself or replace it."
+        ) from error
     module: Any = program.module(check_guards=False)
+    if changes_in_place(module.graph):
+        module = program.run_decompositions({}).module(check_guards=False)  # the same without such changes
     return fold(module)
 
 

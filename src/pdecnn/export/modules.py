@@ -71,13 +71,11 @@ def solve_positive(A: Tensor) -> Tensor:
     """
     m = A.shape[1]
     rows = torch.cat([A, torch.ones_like(A[:, :, :1])], 2)  # (N, m, m + 1)
+    identity = torch.eye(m, dtype=A.dtype)
     for i in range(m):
+        unit = identity[:, i].view(1, m, 1)
         pivot = rows[:, i : i + 1] / rows[:, i : i + 1, i : i + 1]
-        others = torch.ones(1, m, 1, dtype=A.dtype)
-        others[:, i] = 0
-        unit = torch.zeros(1, m, 1, dtype=A.dtype)
-        unit[:, i] = 1
-        rows = others * (rows - rows[:, :, i : i + 1] * pivot) + unit * pivot
+        rows = (1 - unit) * (rows - rows[:, :, i : i + 1] * pivot) + unit * pivot
     return rows[:, :, m:]
 
 

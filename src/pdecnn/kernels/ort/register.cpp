@@ -14,9 +14,13 @@ extern "C" int32_t pdecnn_cpu_runs(const char* isa);
 #define PDECNN_DECLARE(isa)                                      \
   extern "C" int32_t pdecnn_global_layer_##isa(const void* call); \
   extern "C" int32_t pdecnn_advection_diffusion_forward_##isa(const void* call);
+#if defined(PDECNN_HAS_baseline)
 PDECNN_DECLARE(baseline)
-#if defined(PDECNN_HAS_X86_ISAS)
+#endif
+#if defined(PDECNN_HAS_avx2)
 PDECNN_DECLARE(avx2)
+#endif
+#if defined(PDECNN_HAS_avx512)
 PDECNN_DECLARE(avx512)
 #endif
 
@@ -28,12 +32,19 @@ struct Kernels {
   Run global_layer, advection_diffusion;
 };
 
+// Those of the best instruction set that was built and that this processor runs; null where there is none.
 Kernels best_kernels() {
-#if defined(PDECNN_HAS_X86_ISAS)
+#if defined(PDECNN_HAS_avx512)
   if (pdecnn_cpu_runs("avx512")) return {pdecnn_global_layer_avx512, pdecnn_advection_diffusion_forward_avx512};
+#endif
+#if defined(PDECNN_HAS_avx2)
   if (pdecnn_cpu_runs("avx2")) return {pdecnn_global_layer_avx2, pdecnn_advection_diffusion_forward_avx2};
 #endif
+#if defined(PDECNN_HAS_baseline)
   return {pdecnn_global_layer_baseline, pdecnn_advection_diffusion_forward_baseline};
+#else
+  return {nullptr, nullptr};
+#endif
 }
 
 const ort::Api* api = nullptr;
@@ -230,6 +241,7 @@ ort::CustomOp describe() {
 PDECNN_EXPORT OrtStatus* ORT_CALL RegisterCustomOps(OrtSessionOptions* options, const ort::ApiBase* base) {
   static const ort::CustomOp ops[] = {describe<GlobalLayer>(), describe<AdvectionDiffusion>()};
   api = base->GetApi(ort::kApiVersion);
+  if (best_kernels().global_layer == nullptr) return refuse("pdecnn: this build has no kernel for this processor");
   OrtCustomOpDomain* domain = nullptr;
   if (OrtStatus* status = api->CreateCustomOpDomain("pdecnn", &domain)) return status;
   for (const ort::CustomOp& op : ops)
