@@ -1,5 +1,6 @@
 """A plain Global layer in inference: its norms folded, everything after the first guess in one kernel."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -78,8 +79,13 @@ class FusedGlobalLayer(nn.Module):
     def forward(self, x: Tensor, *context: Tensor) -> Tensor:
         """The layer's output; `context` is handed to `init` after `x`."""
         h = self.init(x, *context)
+        if h.ndim != 4 or h.shape[1] != self.channels:
+            raise ValueError(
+                f"FusedGlobalLayer: expected a first guess of shape (N, {self.channels}, H, W), got {tuple(h.shape)} "
+                f"from an input of shape {tuple(x.shape)}."
+            )
         x = x if x.shape == h.shape else h
-        if h.requires_grad and torch.is_grad_enabled():
+        if (h.requires_grad or x.requires_grad) and torch.is_grad_enabled():
             raise RuntimeError(
                 "FusedGlobalLayer: the whole-layer kernel is for inference and has no gradient. "
                 "Use the GlobalLayer for training, or run this model under torch.no_grad()."
@@ -135,7 +141,8 @@ def run_fused(h: Tensor, x: Tensor, folded: Folded) -> Tensor:
 def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
     """Whether `layer` may be computed by the one kernel now: in inference, plain, in float32, and nobody listening.
 
-    Hooks on the parts of the layer (a profiler's, say) are served by running the parts; so are tracing and compiling.
+    Hooks on the parts of the layer (a profiler's, say) are served by running the parts; so are compiling, and norms
+    that are left in training mode inside a layer in evaluation, to renew their statistics.
     """
     return (
         not layer.training
@@ -145,12 +152,13 @@ def can_fuse(layer: "GlobalLayer", h: Tensor) -> bool:
         and h.dtype == torch.float32
         and h.device.type in DEVICES
         and not torch.is_autocast_enabled(h.device.type)
-        and not _has_hooks(layer)
+        and not any(m.training or m._forward_hooks or m._forward_pre_hooks for m in _parts(layer))
+        and not (torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
     )
 
 
-def _has_hooks(layer: "GlobalLayer") -> bool:
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
-        return True
-    parts = (layer.velocity, layer.diffusion, layer.source, layer.norm, layer.act)
-    return any(m._forward_hooks or m._forward_pre_hooks for part in parts if part is not None for m in part.modules())
+def _parts(layer: "GlobalLayer") -> Iterator[nn.Module]:
+    """The modules that the kernel stands in for."""
+    for part in (layer.velocity, layer.diffusion, layer.source, layer.norm, layer.act):
+        if part is not None:
+            yield from part.modules()

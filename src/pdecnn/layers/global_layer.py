@@ -243,8 +243,8 @@ class GlobalLayer(nn.Module):
             _is_depthwise(self.velocity)
             and (isinstance(self.diffusion, NumberPair) or _is_depthwise(self.diffusion))
             and isinstance(self.source, nn.Identity)
-            and isinstance(self.norm, nn.BatchNorm2d)
-            and isinstance(self.act, (nn.ReLU, nn.ReLU6))
+            and _has_fixed_scale(self.norm)
+            and type(self.act) in (nn.ReLU, nn.ReLU6)
             and not (self.velocity_bound or self.upwind or self.dilation > 1)
         )
 
@@ -329,10 +329,15 @@ def _is_depthwise(pair: nn.Module) -> bool:
     return (
         isinstance(pair, LearnedPair)
         and not pair.gated
-        and all(isinstance(op, nn.Conv2d) and op.groups == op.in_channels for op in (pair.op_x, pair.op_y))
-        and all(isinstance(norm, nn.BatchNorm2d) for norm in (pair.norm_x, pair.norm_y))
-        and isinstance(pair.act, (nn.ReLU, nn.ReLU6))
+        and all(type(op) is nn.Conv2d and op.groups == op.in_channels for op in (pair.op_x, pair.op_y))
+        and all(_has_fixed_scale(norm) for norm in (pair.norm_x, pair.norm_y))
+        and type(pair.act) in (nn.ReLU, nn.ReLU6)
     )
+
+
+def _has_fixed_scale(norm: nn.Module) -> bool:
+    """Whether it is a batch norm (not a subclass, which may do more) that is an affine map in evaluation."""
+    return type(norm) is nn.BatchNorm2d and norm.running_mean is not None
 
 
 def _check_one_of(name: str, value: object, valid: tuple[object, ...]) -> None:

@@ -163,6 +163,11 @@ struct ResidentSolver {
   }
 };
 
+// Whether two maps are one; the address alone does not tell, for one may be the transpose of the other.
+inline bool same(const Map& a, const Map& b) {
+  return a.data == b.data && a.sn == b.sn && a.sc == b.sc && a.sy == b.sy && a.sx == b.sx;
+}
+
 template <class Solve>
 Status run_layer(const LayerCall& call, int64_t numbers, const Solve& solve) {
   const Problem size{kFloat32, call.N, call.C, call.H, call.W, call.K + 8, 0, 0, 0, 0, 0, {}, {}, {}, {}, {}, {}, {}};
@@ -178,7 +183,7 @@ Status run_layer(const LayerCall& call, int64_t numbers, const Solve& solve) {
       size, 3, (own + numbers) * int64_t(sizeof(float)), [&](PlanarBlock<float>& block, int64_t channels, char* to) {
         LayerCall part = call;
         part.h = block.read(call.h);
-        part.x = call.x.data == call.h.data ? part.h : block.read(call.x);
+        part.x = same(call.x, call.h) ? part.h : block.read(call.x);
         part.out = block.write(call.out);
         const int64_t first = block.first_channel(), taps = call.side * call.side;
         part.weight += first * taps, part.bias += first, part.scale += first, part.shift += first;

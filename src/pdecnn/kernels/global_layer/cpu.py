@@ -56,10 +56,15 @@ def pack(
     )
 
 
+def _has_neighbours(q: Tensor) -> bool:
+    """Whether columns lie side by side, or else channels; columns that are all one (stride 0) are not covered."""
+    return q.stride(3) == 1 or (q.stride(1) == 1 and q.stride(3) > 1)
+
+
 def _covered(h: Tensor, x: Tensor, weight: Tensor, *others: Tensor) -> bool:
     return (
         weight.shape[-1] in SIDES
-        and all(1 in (q.stride(1), q.stride(3)) for q in (h, x))  # channels or columns side by side
+        and all(_has_neighbours(q) for q in (h, x))
         and all(q.dtype == torch.float32 for q in (h, x, weight, *others))
         and all(q.is_contiguous() for q in (weight, *others))
     )

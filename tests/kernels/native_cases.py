@@ -1,0 +1,105 @@
+"""Every native operator against plain torch on awkward shapes: run as a script, in a process with its own library.
+
+The environment chooses the library and the instruction set; the argument is the kernel that must be in use.
+"""
+
+import sys
+from itertools import product
+
+import torch
+from solver_cases import BOUNDARIES, DTYPES, LAYOUTS, compare, fields
+
+from pdecnn import functional, kernels
+from pdecnn.kernels import shared_expand
+from pdecnn.kernels.global_layer.op import _default
+from pdecnn.kernels.spectral_filter import choice
+from pdecnn.layers import GlobalLayer
+from pdecnn.layers.fused_global import fold, run_fused
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check_solver():
+    shapes = [(1, 1, 1, 1), (2, 3, 1, 5), (1, 18, 4, 1), (1, 17, 3, 7), (2, 3, 2, 8), (1, 2, 3, 28), (1, 2, 2, 56)]
+    for i, (shape, boundary) in enumerate(product(shapes, BOUNDARIES)):
+        for dtype in DTYPES:
+            compare(fields(shape, dtype, [LAYOUTS[i % 7]] * 7), K=1 + i % 3, boundary=boundary)
+            compare(fields(shape, dtype, LAYOUTS, ("channel", "0-d", "map", "channel")), K=2, boundary=boundary)
+    for boundary, layout in product(BOUNDARIES, LAYOUTS[:2]):
+        compare(fields((1, 2, 40, 9), torch.float32, [layout] * 7), K=2, boundary=boundary)
+        compare(fields((0, 2, 4, 8), torch.float32, [layout] * 7), K=2, boundary=boundary)
+    inputs = fields((2, 20, 5, 14), torch.float32, ["channels_last"] * 7)
+    inputs[1] = inputs[6] = None
+    compare(inputs)
+
+
+@torch.no_grad()
+def check_global_layer():
+    for i, (W, C) in enumerate(product((1, 7, 8, 9, 16, 32), (1, 3, 18))):
+        options = {
+            "kernel_size": (1, 3, 5)[i % 3],
+            "boundary": BOUNDARIES[i // 3 % 3],
+            "h_prev": ("init", "input")[i % 2],
+        }
+        layer = GlobalLayer(C, K=1 + i % 3, diffusion=("depthwise", 0.5)[i // 2 % 2], coef_bias=True, **options).eval()
+        for h_layout, x_layout in product(LAYOUTS, ("contiguous", "channels_last")):
+            layouts = [h_layout, x_layout] + ["contiguous"] * 5
+            h, x = fields((2, C, 4, W), torch.float32, layouts)[:2]
+            folded = fold(layer)
+            expected = _default(h, x, *folded[:-1], *folded[-1])
+            torch.testing.assert_close(run_fused(h, x, folded), expected, rtol=1e-5, atol=1e-5)
+
+
+def same(room_function, reference_function, tensors, *arguments):
+    results = []
+    for function in (room_function, reference_function):
+        leaves = [q.detach().requires_grad_() for q in tensors]
+        out = function(*leaves, *arguments)
+        out = out if isinstance(out, tuple) else (out,)
+        grads = [randn(*q.shape, seed=5) for q in out]
+        results.append((*out, *torch.autograd.grad(out, leaves, grads)))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-3)
+
+
+def check_depthwise():
+    for size, m, boundary in product([(1,), (7,), (1, 9), (9, 1), (5, 17), (2, 3, 4)], (1, 3, 7), BOUNDARIES):
+        same(
+            kernels.depthwise, functional.depthwise, (randn(2, 3, *size), randn(3, *[m] * len(size), seed=1)), boundary
+        )
+    same(kernels.depthwise, functional.depthwise, (randn(0, 3, 4, 4), randn(3, 3, 3)), "periodic")
+
+
+def check_shared_expand():
+    for H, W, f, stride in product((1, 4, 9), (1, 8, 19), (1, 3), (1, 2)):
+        u, stencils = randn(2, 3, H, W), randn(f, 1, 3, 3, seed=1)
+        shape = shared_expand.op.output_shape(u, stencils, stride)
+        for name in ("shared_expand", "shared_expand_moments"):
+            same(getattr(shared_expand, name), getattr(functional, name), (u, stencils), stride)
+        tensors = (u, stencils, randn(shape[1], seed=2), randn(shape[1], seed=3), randn(*shape, seed=4))
+        same(shared_expand.shared_expand_product, functional.shared_expand_product, tensors, stride)
+
+
+def check_spectral_filter():
+    choice._fastest = lambda side, native: "native" if native else "fft"  # whatever is faster at these sizes
+    for size, boundary in product(
+        [(1, 1), (1, 9), (8, 8), (5, 17), (16, 16), (33, 7), (40,), (64, 64)], BOUNDARIES[:2]
+    ):
+        same(
+            kernels.spectral_filter, functional.spectral_filter, (randn(2, 3, *size), randn(3, *size, seed=1)), boundary
+        )
+
+
+def main(expected_kernel):
+    rows = [row for row in kernels.available() if row.device == "cpu"]
+    assert {row.kernel for row in rows} == {expected_kernel}, rows
+    checks = [check for name, check in globals().items() if name.startswith("check_")]
+    assert len(checks) == len(rows)
+    for check in checks:
+        check()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    sys.stdout.write("all cases pass\n")
