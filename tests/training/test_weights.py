@@ -23,8 +23,8 @@ def test_pretrained_weights_load_by_their_tag(file):
     assert file.stat().st_size < 1_000_000
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_shipped_weights_have_a_result(file):
+@pytest.mark.parametrize("file", [f for f in FILES if f.stem.endswith((".mnist", ".cifar10"))], ids=lambda f: f.stem)
+def test_weights_of_published_nets_have_a_result(file):
     name, _, dataset = file.stem.partition(".")
     records = [json.loads(path.read_text()) for path in (Path(__file__).parents[2] / "results").glob("*.json")]
     mine = [r for r in records if isinstance(r, dict) and (r.get("model"), r.get("dataset")) == (name, dataset)]
