@@ -1,8 +1,8 @@
 """Start each Global layer close to the blocks it replaces, from feature maps alone: no labels, no end-to-end training.
 
-The teacher is run on a few batches. Of every run the maps that enter the removed blocks and those that leave them are
-kept, and the Global layer learns to map one to the other: first its output norm by linear regression, channel by
-channel, then all its parameters by a few hundred small steps.
+Teacher and student are run on a few batches. Each Global layer, from the first to the last, learns to map what the
+student gives it to what leaves the blocks in the teacher: its output norm by linear regression, per channel, then
+all its parameters by a hundred small steps. Then the batch norms after it get the statistics of their new inputs.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ def fit_layers(
     *,
     batches: int = 4,
     steps: int = 100,
-    lr: float = 3e-3,
+    lr: float = 1e-2,
     batch_size: int = 64,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -76,34 +76,57 @@ def fit_layers(
     inputs = [b[0] if isinstance(b, (tuple, list)) else b for _, b in zip(range(batches), data, strict=False)]
     if not inputs:
         raise ValueError("fit_layers: data gave no batch.")
-    maps = collect_maps(teacher, [runs[site] for site in layers], inputs)
+    targets = collect(teacher, list(layers), inputs, outputs=True)
     fitted = []
     for site, layer in layers.items():
-        x, y = (_channels_first(t, runs[site]) for t in maps[site])
+        x = _channels_first(collect(student, [site], inputs, outputs=False)[site], runs[site])
+        y = _channels_first(targets[site], runs[site])
         fitted.append(fit_layer(layer, x, y, site=site, steps=steps, lr=lr, batch_size=batch_size, seed=seed))
+        recalibrate(student, site, inputs)
         if progress:
             progress(str(fitted[-1]))
     return fitted
 
 
 @torch.no_grad()
-def collect_maps(teacher: nn.Module, runs: Iterable[Run], inputs: Iterable[Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each run the maps that enter its removed blocks and those that leave them, by site."""
-    pairs: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+def collect(model: nn.Module, paths: Iterable[str], inputs: Iterable[Tensor], *, outputs: bool) -> dict[str, Tensor]:
+    """What the modules are given, or with `outputs` what they give, over all inputs, in eval mode."""
+    stores: dict[str, list[Tensor]] = {path: [] for path in paths}
     handles = []
-    for run in runs:
-        first, last = run.child(run.removed[0][0]), run.child(run.removed[-1][-1])
-        ins, outs = pairs.setdefault(run.site, ([], []))
-        handles.append(teacher.get_submodule(first).register_forward_pre_hook(_keep_input(ins)))
-        handles.append(teacher.get_submodule(last).register_forward_hook(_keep_output(outs)))
+    for path, store in stores.items():
+        module = model.get_submodule(path)
+        if outputs:
+            handles.append(module.register_forward_hook(_keep_output(store)))
+        else:
+            handles.append(module.register_forward_pre_hook(_keep_input(store)))
     try:
-        with eval_mode(teacher):
+        with eval_mode(model):
             for x in inputs:
-                teacher(x)
+                model(x)
     finally:
         for handle in handles:
             handle.remove()
-    return {site: (torch.cat(ins), torch.cat(outs)) for site, (ins, outs) in pairs.items()}
+    return {path: torch.cat(store) for path, store in stores.items()}
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, site: str, inputs: Iterable[Tensor]) -> None:
+    """Gives the batch norms after `site` the statistics of their inputs now; Global layers keep theirs."""
+    modules = list(model.named_modules())
+    first = [name for name, _ in modules].index(site)
+    inside = {m for _, layer in modules if isinstance(layer, GlobalLayer) for m in layer.modules()}
+    after = [m for _, m in modules[first:] if isinstance(m, nn.BatchNorm2d) and m not in inside]
+    norms = [m for m in after if m.track_running_stats]
+    momenta = [m.momentum for m in norms]
+    with eval_mode(model):
+        for m in norms:
+            m.reset_running_stats()
+            m.momentum = None  # the mean over all batches
+            m.train()
+        for x in inputs:
+            model(x)
+    for m, momentum in zip(norms, momenta, strict=True):
+        m.momentum = momentum
 
 
 def _keep_input(store: list[Tensor]) -> Callable[..., None]:

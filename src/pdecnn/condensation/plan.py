@@ -117,19 +117,17 @@ class Plan:
     def table(self) -> Table:
         """One row per run."""
         table = Table(title=f"Plan for {self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
-        for header in ("run", "block", "blocks", "shape", "becomes"):
+        for header in ("run", "block", "shape", "blocks"):
             table.add_column(header, overflow="fold")
         for header in ("params", "MACs"):
             table.add_column(header, justify="right")
         for run in self.runs:
             b, a = run.before, run.after
             shape = "x".join(map(str, run.shape))
-            count = f"{len(run.units)} -> {run.keep}" if run.condenses else f"{len(run.units)}"
-            table.add_row(
-                run.path, run.block, count, shape, _becomes(run), _change(b.params, a.params), _change(b.macs, a.macs)
-            )
+            change = (_change(b.params, a.params), _change(b.macs, a.macs))
+            table.add_row(run.path, run.block, shape, f"{len(run.units)}{_becomes(run)}", *change)
         b, a = self.before, self.after
-        table.add_row("(all)", "", "", "", "", _change(b.params, a.params), _change(b.macs, a.macs), style="bold")
+        table.add_row("(all)", "", "", "", _change(b.params, a.params), _change(b.macs, a.macs), style="bold")
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -147,12 +145,10 @@ class Plan:
 
 def _becomes(run: Run) -> str:
     if not run.condenses:
-        return "unchanged"
-    layer = f"Global K={run.K}" + (" of a block" if run.init == "block" and not run.is_dense else "")
+        return ", unchanged"
     if run.is_dense:
-        where = f" + {layer} after {run.transition}" if run.transition else ""
-        return f"{run.keep} dense layers{where}"
-    return f"{run.keep} block{'s' if run.keep > 1 else ''} + {layer}"
+        return f" -> {run.keep}" + (f", Global K={run.K} after {run.transition}" if run.transition else "")
+    return f" -> {run.keep} + Global K={run.K}" + (" of a block" if run.init == "block" else "")
 
 
 def _change(before: int, after: int) -> str:
