@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit slow solver clean
+.PHONY: demo test lint types unit slow solver clean executorch
 
 demo: $(VENV)/.installed
 	$(BIN)/python benchmarks/global_solver.py --quick
@@ -27,6 +27,12 @@ unit: $(VENV)/.dev
 slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
 
+# Phones: ExecuTorch is an install of about 545 MB, in an environment of its own.
+executorch: $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV)-executorch
+	$(VENV)-executorch/bin/python -m pip install --quiet --editable ".[dev]" executorch
+	$(VENV)-executorch/bin/pytest tests/export/test_api.py -k pte
+
 # The solver against its peers, in seconds.
 solver: $(VENV)/.installed
 	$(BIN)/python benchmarks/global_solver.py --quick
@@ -45,4 +51,4 @@ $(VENV)/.dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-executorch build .mypy_cache .ruff_cache .pytest_cache .hypothesis

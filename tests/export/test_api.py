@@ -157,6 +157,6 @@ def test_pt2_package_runs_and_agrees(net, tmp_path):
 
 
 def test_pte_file_runs_and_agrees(net, tmp_path):
-    pytest.importorskip("executorch", reason="ExecuTorch is a large install of its own: see `make test-executorch`")
+    pytest.importorskip("executorch", reason="ExecuTorch is a large install of its own: see `make executorch`")
     report = pdecnn.export(net, tmp_path / "net.pte", X, format="pte")
     assert report.agreement.max_error < 1e-4

@@ -107,10 +107,10 @@ def fold_batch_norms(module: fx.GraphModule) -> None:
         if node.op != "call_function" or node.target is not _ATEN.batch_norm.default:
             continue
         x, weight, bias, mean, var, training, _, eps = node.args[:8]
-        statistics = [n if n is None else _constant(module, n) for n in (weight, bias, mean, var)]
-        if training or statistics[2] is None or statistics[3] is None:
+        gain, offset, mean, var = (_constant(module, n) for n in (weight, bias, mean, var))
+        if training or mean is None or var is None:
             continue
-        scale, shift = affine(*statistics, eps)
+        scale, shift = affine(gain, offset, mean, var, eps)
         if not _fold_into_convolution(module, x, node, scale, shift):
             _write_affine(module, node, x, scale, shift)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pdecnn.export.extras import require
 from pdecnn.export.lower import lower, trace
-from pdecnn.export.portable import WithTable
+from pdecnn.export.portable import Table, WithTable
 
 DOMAIN, DOMAIN_VERSION = "pdecnn", 1
 OPS = ("portable", "fused")
@@ -128,4 +128,4 @@ def _node(name: str, inputs: Sequence[Tensor], attributes: Mapping[str, int | fl
     )
 
 
-NODES = dict(zip(FUSED, (_global_layer, _advection_diffusion), strict=True))
+NODES: Table = {FUSED[0]: _global_layer, FUSED[1]: _advection_diffusion}
