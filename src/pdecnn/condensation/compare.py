@@ -104,24 +104,28 @@ def serve(model: nn.Module, x: Tensor) -> nn.Module:
     return optimize_for_inference(model, x)
 
 
-def comparison_table(before: Figures, after: Figures, title: str) -> Table:
+def comparison_table(before: Figures, after: Figures, speedups: Mapping[str, float], title: str) -> Table:
     """The table of both models with their ratios."""
     table = Table(title=title)
     table.add_column("")
-    for header in ("before", "after", "ratio"):
+    for header in ("before", "after", "change"):
         table.add_column(header, justify="right")
-    for label, b, a, change in comparison_rows(before, after):
-        table.add_row(label, b, a, change)
+    for row in comparison_rows(before, after, speedups):
+        table.add_row(*row)
     return table
 
 
-def comparison_rows(before: Figures, after: Figures) -> list[tuple[str, str, str, str]]:
-    """Label, before, after and ratio (for accuracies the difference), as text."""
+def comparison_rows(before: Figures, after: Figures, speedups: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
+    """Label, before, after and change as text: a difference of accuracies, a ratio of costs.
+
+    The ratio of latencies is the median over rounds in which both were timed side by side, not that of the medians.
+    """
     rows = []
     for name, label, form in ROWS:
         b, a = getattr(before, name), getattr(after, name)
         if b is None or a is None:
             continue
-        change = f"{a - b:+.2f}" if name == "accuracy" else f"{b / a:.2f} x less"
-        rows.append((label, form.format(b), form.format(a), change))
+        ratio = speedups.get(name.removeprefix("ms_"), b / a)
+        times = f"{ratio:.2f} x less" if ratio >= 1 else f"{1 / ratio:.2f} x more"
+        rows.append((label, form.format(b), form.format(a), f"{a - b:+.2f}" if name == "accuracy" else times))
     return rows

@@ -64,7 +64,7 @@ class JobResult:
 def run_job(
     folder: str | Path,
     *,
-    epochs: int = 12,
+    epochs: int = 10,
     seed: int = 0,
     train_teacher: bool = False,
     plan_options: Mapping[str, Any] | None = None,

@@ -37,13 +37,14 @@ def page(result: JobResult) -> str:
         f"{b.params / a.params:.1f} times fewer parameters, {b.macs / a.macs:.1f} times fewer multiply-adds, "
         f"{result.speedups['batch_1']:.1f} times faster for one image; accuracy {gap:+.2f} points."
     )
-    rows = comparison_rows(b, a)
+    rows = comparison_rows(b, a, result.speedups)
     parts = [
         f"<h1>{escape(result.plan.model)}, condensed</h1>",
         f'<p class="lead">{escape(lead)} Seed {result.seed}, {result.seconds:.0f} seconds in all.</p>',
         "<h2>Before and after</h2>",
         table(("", "before", "after", "change"), rows),
-        "<p>Latency is the median of interleaved rounds on this machine, both models prepared alike for inference.</p>",
+        "<p>Latencies are medians on this machine, both models prepared alike for inference; their ratio is the median over "
+        "rounds in which both were timed side by side.</p>",
         _pictures(result),
         "<h2>What was replaced</h2>",
         plan_table(result.plan),

@@ -1,0 +1,90 @@
+"""`pdecnn condense` from the command line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pdecnn.cli import app
+from pdecnn.condensation import Plan
+from pdecnn.training import load_checkpoint
+
+run = CliRunner().invoke
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
+    result = run(app, ["condense", "timm:cifar_resnet32", "--dry-run", "--output", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "stages.0.0-4" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_as_json_is_a_plan():
+    result = run(app, ["condense", "torchvision:mobilenet_v2", "--input", "3,64,64", "--dry-run", "--json", "--K", "2"])
+    assert result.exit_code == 0, result.output
+    plan = Plan.from_dict(json.loads(result.stdout))
+    assert {r.K for r in plan.runs} == {2}
+    assert plan.base == {"builder": "torchvision", "name": "mobilenet_v2", "kwargs": {"num_classes": 1000}}
+
+
+def test_a_model_is_condensed_and_written(tmp_path):
+    args = ["condense", "timm:cifar_resnet32", "--budget", "params=60%", "--output", str(tmp_path), "--json"]
+    result = run(app, args)
+    assert result.exit_code == 0, result.output
+    after = json.loads(result.stdout)["after"]["params"]
+    assert after <= 0.6 * 466_906
+    model = load_checkpoint(tmp_path / "student").model
+    assert sum(p.numel() for p in model.parameters()) == after
+    assert Plan.load(tmp_path / "plan.json").runs
+
+
+def test_a_function_of_the_user_is_taken(tmp_path, monkeypatch):
+    (tmp_path / "mynets.py").write_text(
+        "from timm import create_model\ndef make():\n    return create_model('cifar_resnet32', in_chans=1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(app, ["condense", "mynets:make", "--input", "1,28,28", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "1x1x28x28" in result.output
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["timm:resnet5O"], "no model named 'resnet5O'. Close:"),
+        (["nowhere:make"], "cannot import 'nowhere'"),
+        (["torchvision:vgg99"], "torchvision has no model named 'vgg99'"),
+        (["timm:cifar_resnet32", "--input", "1,32,32"], "does not run on example_inputs"),
+        (["timm:cifar_resnet32", "--budget", "params=1%"], "cannot be met"),
+    ],
+)
+def test_errors_are_one_line(args, message, tmp_path):
+    result = run(app, ["condense", *args, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert message in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+def test_a_malformed_budget_is_a_usage_error():
+    result = run(app, ["condense", "timm:cifar_resnet32", "--budget", "half"])
+    assert result.exit_code == 2
+    assert "expected such as params=50%" in " ".join(result.stderr.replace("│", " ").split())
+
+
+@pytest.mark.slow
+def test_the_main_job_writes_all_it_promises(tmp_path, monkeypatch):
+    from pdecnn.condensation import job
+    from pdecnn.training import load_dataset
+
+    small = load_dataset("fashion-mini").limit(256, 100)
+    monkeypatch.setattr(job, "load_dataset", lambda name: small)
+    result = run(app, ["condense", "--epochs", "1", "--output", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert {"plan.json", "teacher", "student", "result.json", "report.html"} <= {p.name for p in tmp_path.iterdir()}
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["before"]["params"] == 117_474
+    assert found["accuracies"]["teacher"] > 80
+    page = (tmp_path / "report.html").read_text()
+    assert "condensed</h1>" in page
+    assert page.count("<svg") == 4
+    load_checkpoint(tmp_path / "student")

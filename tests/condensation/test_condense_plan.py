@@ -1,0 +1,181 @@
+"""Plans as data, budgets, and clear errors."""
+
+import dataclasses
+import json
+
+import pytest
+import timm
+import torch
+from planted_networks import Residual
+from torch import nn
+
+import pdecnn
+from pdecnn.condensation import Plan
+from pdecnn.condensation.propose import choose, predicted
+from pdecnn.condensation.site import Cost, Run
+from pdecnn.layers.blocks import BasicBlock
+
+X = torch.randn(1, 3, 32, 32)
+
+
+@pytest.fixture(scope="module")
+def resnet() -> nn.Module:
+    return timm.create_model("cifar_resnet32")
+
+
+@pytest.fixture(scope="module")
+def made(resnet) -> Plan:
+    return pdecnn.plan(resnet, X)
+
+
+def test_the_predicted_cost_is_the_counted_one(resnet, made):
+    before, after = (pdecnn.profile(m, X) for m in (resnet, made.apply(resnet)))
+    assert (made.before.params, made.before.macs) == (before.params, before.exact)
+    assert (made.after.params, made.after.macs) == (after.params, after.exact)
+
+
+def test_the_report_tells_the_ratios(resnet):
+    small, report = pdecnn.condense(resnet, X, K=3, init="block")
+    params = [sum(p.numel() for p in m.parameters()) for m in (resnet, small)]
+    assert report.ratios["params"] == pytest.approx(params[0] / params[1])
+    assert "stages.1.0-4" in str(report)
+    assert json.loads(json.dumps(report.to_dict()))["after"]["params"] == params[1]
+
+
+def test_a_plan_prints_every_run_and_every_skip(resnet):
+    text = str(pdecnn.plan(resnet, X, ignore=["stages.1"]))
+    assert "stages.0.0-4" in text
+    assert "5 -> 1 + Global K=5" in text
+    assert "stages.1.0-4: ignored, as asked" in text
+
+
+@pytest.mark.parametrize("which", ["stages.1", "stages.1.2", r"stages\.1\.\d", BasicBlock])
+def test_runs_are_chosen_by_path_pattern_and_type(resnet, which):
+    chosen = pdecnn.plan(resnet, X, only=[which])
+    expected = 3 if which is BasicBlock else 1
+    assert len(chosen.runs) == expected
+    if expected == 1:
+        assert chosen.runs[0].path == "stages.1.0-4"
+        assert len(pdecnn.plan(resnet, X, ignore=[which]).runs) == 2
+
+
+def test_a_plan_can_be_edited(resnet, made):
+    edited = made.edit("stages.0.0-4", keep=3, K=2).without("stages.2")
+    small = edited.apply(resnet)
+    assert [(r.path, r.keep, r.K) for r in edited.runs] == [("stages.0.0-4", 3, 2), ("stages.1.0-4", 1, 5)]
+    assert small.stages[0][4].K == 2
+    assert isinstance(small.stages[2][4], BasicBlock)
+    with pytest.raises(ValueError, match=r"no run at 'stages.9'; there are stages.0.0-4"):
+        made.edit("stages.9", keep=1)
+    with pytest.raises(ValueError, match=r"keep must be from 1 to 5, got 9"):
+        made.edit("stages.0", keep=9)
+    with pytest.raises(ValueError, match="init must be one of"):
+        made.edit("stages.0", init="zero")
+    with pytest.raises(ValueError, match="K must be an int of at least 1"):
+        made.edit("stages.0", K=0)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("name", ["params", "macs"])
+def test_a_budget_is_met_and_used(resnet, made, name, share):
+    within = pdecnn.plan(resnet, X, budget={name: f"{100 * share:g}%"})
+    cost = pdecnn.profile(within.apply(resnet), X)
+    value = {"params": cost.params, "macs": cost.exact}[name]
+    limit = share * getattr(made.before, name)
+    assert value <= limit
+    for run in within.runs:  # one block more, anywhere, is too much
+        if run.condenses:
+            longer = dataclasses.replace(run, keep=run.keep + 1)
+            longer = longer if longer.condenses else dataclasses.replace(run, keep=len(run.units))
+            trial = [longer if r is run else r for r in within.runs]
+            assert getattr(predicted(made.before, trial), name) > limit
+
+
+def test_a_budget_of_everything_changes_nothing(resnet, made):
+    chosen = choose(made.runs, made.before, {"params": 10.0**9})
+    assert not any(run.condenses for run in chosen)
+    assert predicted(made.before, chosen) == made.before
+
+
+def test_a_latency_budget_is_measured(resnet):
+    lines: list[str] = []
+    within = pdecnn.plan(resnet, X, budget={"latency_ms": 1e4}, progress=lines.append)
+    assert within.before.ms is not None
+    assert within.before.ms > 0
+    assert any("ms of" in line for line in lines)
+    with pytest.raises(ValueError, match=r"latency_ms <= 1e-06 cannot be met"):
+        pdecnn.plan(resnet, X, budget={"latency_ms": 1e-6})
+
+
+def test_impossible_budgets_are_refused(resnet):
+    with pytest.raises(ValueError, match=r"params <= 46,690.6 cannot be met: with every run condensed"):
+        pdecnn.plan(resnet, X, budget={"params": "10%"})
+    with pytest.raises(ValueError, match="budget has no 'flops'; there are params, macs, latency_ms"):
+        pdecnn.plan(resnet, X, budget={"flops": 1})
+    with pytest.raises(ValueError, match="must be a positive number or such as"):
+        pdecnn.plan(resnet, X, budget={"params": "half"})
+
+
+def test_no_run_is_an_error_that_says_what_to_do():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    with pytest.raises(ValueError, match=r"no run to condense in Sequential: 2 convolutions.*@register_block"):
+        pdecnn.plan(model, X)
+
+
+def test_a_layer_dearer_than_its_blocks_is_not_put_in():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), *(Residual(4, 4, 1, True, True) for _ in range(2)))
+    with pytest.raises(ValueError, match="1-2: a Global layer would cost as much as the blocks"):
+        pdecnn.plan(model, X)
+
+
+def test_wrong_inputs_are_explained(resnet):
+    with pytest.raises(ValueError, match=r"does not run on example_inputs of shape \(1, 1, 32, 32\).*\(3, 32, 32\)"):
+        pdecnn.plan(resnet, torch.randn(1, 1, 32, 32))
+    with pytest.raises(ValueError, match=r"the model is on cpu but example_inputs on meta. Use"):
+        pdecnn.plan(resnet, X.to("meta"))
+    with pytest.raises(TypeError, match="example_inputs must be a Tensor"):
+        pdecnn.plan(resnet, (3,))
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got str"):
+        pdecnn.plan("resnet18", X)
+    with pytest.raises(ValueError, match="keep must be an int of at least 1"):
+        pdecnn.plan(resnet, X, keep=0)
+    with pytest.raises(ValueError, match="init must be one of 'identity', 'block'"):
+        pdecnn.plan(resnet, X, init="zero")
+    with pytest.raises(ValueError, match="neither a path nor a regular expression"):
+        pdecnn.plan(resnet, X, ignore=["stages[("])
+
+
+def test_planning_restores_the_mode_of_every_module(resnet):
+    resnet.train()
+    resnet.stages[1].eval()
+    modes = {n: m.training for n, m in resnet.named_modules()}
+    pdecnn.plan(resnet, X)
+    assert modes == {n: m.training for n, m in resnet.named_modules()}
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in resnet.modules())
+
+
+def test_broken_plan_files_are_refused(made, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        Plan.load(file)
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="holds a list"):
+        Plan.load(file)
+    values = made.to_dict()
+    with pytest.raises(ValueError, match="expected format 'pdecnn-plan/1', got None"):
+        Plan.from_dict({k: v for k, v in values.items() if k != "format"})
+    with pytest.raises(ValueError, match="not a complete plan"):
+        Plan.from_dict({"format": values["format"]})
+    run = values["runs"][0]
+    with pytest.raises(ValueError, match="a run has no entry 'kept'"):
+        Run.from_dict({**run, "kept": 1})
+    with pytest.raises(ValueError, match="a run is not complete"):
+        Run.from_dict({k: v for k, v in run.items() if k != "units"})
+    with pytest.raises(ValueError, match="kind must be one of"):
+        Run.from_dict({**run, "kind": "loop"})
+
+
+def test_costs_add_up():
+    assert Cost(1, 2) + Cost(3, 4, 0.5) == Cost(4, 6, 0.5)
+    assert Cost(3, 4, 0.5) - Cost(1, 2) == Cost(2, 2, 0.5)
