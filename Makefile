@@ -6,9 +6,12 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit slow solver clean executorch
+.PHONY: demo solver test lint types unit slow solver clean executorch
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.demo
+	$(BIN)/pdecnn condense
+
+solver: $(VENV)/.installed
 	$(BIN)/python benchmarks/global_solver.py --quick
 
 test: lint types unit
@@ -44,6 +47,10 @@ $(VENV)/bin/python:
 # The package is installed in place: Python files are read from src/, the native library is rebuilt when its sources change.
 $(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable ".[train,viz]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -43,8 +43,8 @@ def page(result: JobResult) -> str:
         f'<p class="lead">{escape(lead)} Seed {result.seed}, {result.seconds:.0f} seconds in all.</p>',
         "<h2>Before and after</h2>",
         table(("", "before", "after", "change"), rows),
-        "<p>Latencies are medians on this machine, both models prepared alike for inference; their ratio is the median over "
-        "rounds in which both were timed side by side.</p>",
+        "<p>Latencies are medians on this machine, both models prepared alike for inference; their ratio is the "
+        "median over rounds in which both were timed side by side.</p>",
         _pictures(result),
         "<h2>What was replaced</h2>",
         plan_table(result.plan),
