@@ -6,13 +6,10 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo solver test lint types unit slow solver clean executorch
+.PHONY: demo test lint types unit slow solver clean executorch
 
 demo: $(VENV)/.demo
 	$(BIN)/pdecnn condense
-
-solver: $(VENV)/.installed
-	$(BIN)/python benchmarks/global_solver.py --quick
 
 test: lint types unit
 
