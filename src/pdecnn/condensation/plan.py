@@ -118,7 +118,7 @@ class Plan:
         """One row per run."""
         table = Table(title=f"Plan for {self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
         for header in ("run", "block", "shape", "blocks"):
-            table.add_column(header, overflow="fold")
+            table.add_column(header, overflow="fold", min_width=12 if header == "run" else None)
         for header in ("params", "MACs"):
             table.add_column(header, justify="right")
         for run in self.runs:
@@ -201,12 +201,12 @@ def plan(
         progress: Called with a line about each step.
 
     Example:
-        >>> import timm
+        >>> import timm, torch
         >>> made = plan(timm.create_model("cifar_resnet32"), torch.zeros(1, 3, 32, 32))
         >>> [(run.path, len(run.units), run.keep) for run in made.runs]
         [('stages.0.0-4', 5, 1), ('stages.1.0-4', 5, 1), ('stages.2.0-4', 5, 1)]
         >>> made.before.params, made.after.params
-        (466906, 87066)
+        (466906, 83194)
     """
     _check_arguments(model, keep, K, init)
     say = progress or (lambda text: None)
