@@ -34,7 +34,7 @@ executorch: $(VENV)/.dev
 	$(VENV)-executorch/bin/pytest tests/export/test_api.py -k pte
 
 # The solver against its peers, in seconds.
-solver: $(VENV)/.installed
+solver: $(VENV)/.demo
 	$(BIN)/python benchmarks/global_solver.py --quick
 
 $(VENV)/bin/python:
@@ -42,17 +42,13 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 # The package is installed in place: Python files are read from src/, the native library is rebuilt when its sources change.
-$(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
-	$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.demo: $(VENV)/bin/python $(NATIVE)
+	$(BIN)/python -m pip install --quiet --editable ".[train,viz,export]"
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable ".[train,viz]"
-	touch $@
-
-$(VENV)/.dev: $(VENV)/.installed
+$(VENV)/.dev: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	touch $@
+	touch $@ $(VENV)/.demo
 
 clean:
 	rm -rf $(VENV) $(VENV)-executorch build .mypy_cache .ruff_cache .pytest_cache .hypothesis
