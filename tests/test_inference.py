@@ -1,0 +1,173 @@
+"""A model made ready to serve gives the same outputs, is really changed, and the model itself is not."""
+
+import copy
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+
+import pdecnn
+from pdecnn.layers import GlobalLayer
+from pdecnn.layers.fused_global import FusedGlobalLayer
+
+PLAIN = torch.contiguous_format
+
+
+def sample(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def trained(model, seed=0):
+    """Norms that have seen something: folding them in changes every weight."""
+    generator = torch.Generator().manual_seed(seed)
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.running_mean, -0.2, 0.2, generator=generator)
+            nn.init.uniform_(norm.running_var, 0.7, 1.5, generator=generator)
+            nn.init.uniform_(norm.weight, 0.7, 1.3, generator=generator)
+            nn.init.uniform_(norm.bias, -0.2, 0.2, generator=generator)
+    return model.eval()
+
+
+def count(model, kind):
+    return sum(isinstance(m, kind) for m in model.modules())
+
+
+def check(model, x, **options):
+    """The copy, after comparison on inputs that it was not made with."""
+    state = {name: q.clone() for name, q in model.state_dict().items()}
+    training = [m.training for m in model.modules()]
+    kinds = [type(m) for m in model.modules()]
+    fast = pdecnn.optimize_for_inference(model, x, **options)
+    assert [type(m) for m in model.modules()] == kinds
+    assert [m.training for m in model.modules()] == training
+    after = model.state_dict()
+    assert list(after) == list(state)
+    assert all(torch.equal(after[name], q) for name, q in state.items())
+    assert not any(m.training for m in fast.modules())
+    other = sample(*x.shape, seed=1)
+    with torch.no_grad():
+        expected, out = copy.deepcopy(model).eval()(other), fast(other)
+    assert (out - expected).abs().max() <= 1e-4 * expected.abs().max()
+    return fast
+
+
+@pytest.mark.parametrize(
+    "name, norms_left",
+    [("cifar_resnet32_global", 0), ("cifar_densenet_bc100_global", None), ("cifar_darts_tiny_global", None)],
+)
+@pytest.mark.parametrize("memory_format", [PLAIN, torch.channels_last])
+def test_our_models(name, norms_left, memory_format):
+    torch.manual_seed(0)
+    model = trained(timm.create_model(name))
+    plain = sum(isinstance(m, GlobalLayer) and m.is_plain for m in model.modules())
+    fast = check(model, sample(2, 3, 32, 32), memory_format=memory_format)
+    assert count(fast, FusedGlobalLayer) == plain > 0
+    assert count(fast, nn.BatchNorm2d) < count(model, nn.BatchNorm2d)
+    if norms_left is not None:
+        assert count(fast, nn.BatchNorm2d) == norms_left
+
+
+@pytest.mark.parametrize("name, norms_left", [("resnet18", 0), ("mobilenetv3_small_050", 0), ("densenet121", None)])
+def test_models_of_timm(name, norms_left):
+    torch.manual_seed(0)
+    model = trained(timm.create_model(name, num_classes=7))
+    fast = check(model, sample(1, 3, 64, 64), memory_format=PLAIN)
+    assert count(fast, nn.BatchNorm2d) < count(model, nn.BatchNorm2d)
+    if norms_left is not None:
+        assert count(fast, nn.BatchNorm2d) == norms_left
+
+
+def test_a_model_of_torchvision():
+    torch.manual_seed(0)
+    fast = check(trained(torchvision.models.resnet18(num_classes=7)), sample(1, 3, 64, 64))  # the format is measured
+    assert count(fast, nn.BatchNorm2d) == 0
+
+
+class Twice(nn.Module):
+    """The convolution's output goes through the norm and, by one of several ways, around it."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.conv, self.norm, self.other = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
+        self.way = way
+
+    def forward(self, x):
+        y = self.conv(x)
+        if self.way == "function":
+            return self.norm(y) + y.sin()
+        if self.way == "module":
+            return self.norm(y) + self.other(y)
+        if self.way == "norm twice":
+            return self.norm(self.norm(y))
+        if self.way == "convolution twice":
+            return self.norm(y) + self.conv(x.flip(3))
+        return self.norm(torch.relu_(y))
+
+
+@pytest.mark.parametrize("way", ["function", "module", "norm twice", "convolution twice", "changed in place"])
+def test_outputs_that_are_used_twice_are_not_folded(way):
+    torch.manual_seed(0)
+    fast = check(trained(Twice(way)), sample(2, 3, 8, 8), memory_format=PLAIN)
+    assert count(fast, nn.BatchNorm2d) == 1
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return {"features": self.norm(y), "more": [y]}
+
+
+def test_every_output_is_compared():
+    torch.manual_seed(0)
+    model, x = trained(TwoOutputs()), sample(2, 3, 8, 8)
+    fast = pdecnn.optimize_for_inference(model, x, memory_format=PLAIN)
+    with torch.no_grad():
+        out, expected = fast(x), model(x)
+    torch.testing.assert_close(out["features"], expected["features"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out["more"], expected["more"], rtol=1e-4, atol=1e-4)
+
+
+def test_the_format_that_is_asked_for_is_taken():
+    model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    for memory_format in (PLAIN, torch.channels_last):
+        fast = check(model, sample(1, 3, 8, 8), memory_format=memory_format)
+        assert fast[0].weight.is_contiguous(memory_format=memory_format)
+        assert isinstance(fast[1], nn.Identity)
+    assert not any(p.requires_grad for p in fast.parameters())
+
+
+def test_a_norm_without_statistics_stays():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)).eval()
+    assert count(check(model, sample(2, 3, 8, 8), memory_format=PLAIN), nn.BatchNorm2d) == 1
+
+
+def test_a_model_in_training_mode_keeps_it():
+    model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))).train()
+    check(model, sample(2, 3, 8, 8), memory_format=PLAIN)
+    assert model.training
+
+
+def test_the_example_is_made_from_the_configuration_and_leaves_the_random_state():
+    model = trained(timm.create_model("cifar_resnet32_global"))
+    before = torch.get_rng_state()
+    fast = pdecnn.optimize_for_inference(model, memory_format=PLAIN)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert count(fast, FusedGlobalLayer) > 0
+
+
+def test_a_model_without_a_size_needs_an_example():
+    message = r"the model does not say its input size; pass example_inputs, e\.g\. torch\.randn\(1, 3, 224, 224\)"
+    with pytest.raises(ValueError, match=message):
+        pdecnn.optimize_for_inference(nn.Conv2d(3, 4, 3))
+
+
+def test_an_example_elsewhere_is_refused():
+    with pytest.raises(ValueError, match=r"example_inputs is on meta, the model on cpu\. Move one to the other"):
+        pdecnn.optimize_for_inference(nn.Conv2d(3, 4, 3), torch.empty(1, 3, 8, 8, device="meta"))
