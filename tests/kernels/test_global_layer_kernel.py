@@ -1,0 +1,136 @@
+"""`pdecnn::global_layer`, the operator of a whole layer, against the same computed operator by operator."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from solver_cases import BOUNDARIES, LAYOUTS, field
+from torch.utils.flop_counter import FlopCounterMode
+
+from pdecnn.kernels.global_layer.op import _default
+
+OP = torch.ops.pdecnn.global_layer.default
+
+
+def arguments(shape, side=3, maps=4, layouts=("contiguous", "contiguous"), dtype=torch.float32, **options):
+    h, x = (field(shape, dtype, seed, layout) for seed, layout in enumerate(layouts))
+    C = shape[1]
+
+    def parameter(*size, seed):
+        return 0.3 * torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+    tensors = (
+        parameter(maps, C, side, side, seed=2),
+        parameter(maps, C, seed=3),
+        parameter(C, seed=4),
+        parameter(C, seed=5),
+    )
+    chosen = {
+        "D_x": 0.5,
+        "D_y": 0.25,
+        "K": 3,
+        "dt": 0.2,
+        "dx": 1.3,
+        "dy": 0.8,
+        "boundary": "periodic",
+        "flow_sign": 1,
+        "previous_is_input": False,
+        "coefficient_act": "relu",
+        "output_act": "relu",
+    } | options
+    return (h, x, *tensors, *chosen.values())
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    shape=st.tuples(
+        st.integers(0, 2),
+        st.sampled_from((1, 2, 16, 19)),
+        st.integers(1, 9),
+        st.integers(1, 10) | st.sampled_from((14, 16, 28, 32)),
+    ),
+    side=st.sampled_from((1, 3, 5, 7)),
+    maps=st.sampled_from((2, 4)),
+    layouts=st.tuples(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS)),
+    options=st.fixed_dictionaries(
+        {
+            "K": st.integers(1, 4),
+            "boundary": st.sampled_from(BOUNDARIES),
+            "flow_sign": st.sampled_from((1, -1)),
+            "previous_is_input": st.booleans(),
+            "coefficient_act": st.sampled_from(("relu", "relu6")),
+            "output_act": st.sampled_from(("relu", "relu6")),
+        }
+    ),
+)
+def test_the_operator_is_its_parts(shape, side, maps, layouts, options):
+    given_arguments = arguments(shape, side, maps, layouts, **options)
+    before = [q.clone() for q in given_arguments[:6]]
+    exact = [q.double() if isinstance(q, torch.Tensor) else q for q in given_arguments]
+    out, expected = OP(*given_arguments), _default(*exact)
+    assert out.stride() == torch.empty_like(given_arguments[0]).stride()
+    scale = max(1.0, float(expected.max())) if expected.numel() else 1.0
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5 * scale)
+    assert all(torch.equal(q, copy) for q, copy in zip(given_arguments, before, strict=False))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_opcheck(layout):
+    given_arguments = arguments((2, 3, 4, 8), layouts=(layout, "contiguous"))
+    torch.library.opcheck(OP, given_arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_flops_are_those_of_the_convolutions_and_the_solver():
+    for maps, set_up in ((2, 4), (4, 14)):
+        with FlopCounterMode(display=False) as counter:
+            OP(*arguments((2, 3, 4, 5), side=5, maps=maps, K=7))
+        assert counter.get_total_flops() == 2 * 120 * (25 * maps + 6 * 7 + set_up)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("width", [8, 9, 28])
+def test_nan_stays_in_its_plane(width, layout):
+    for boundary in BOUNDARIES:
+        given_arguments = arguments((2, 18, 5, width), layouts=(layout, layout), boundary=boundary)
+        clean = OP(*given_arguments)
+        for i in (0, 1):
+            spoilt = [q.clone() if isinstance(q, torch.Tensor) else q for q in given_arguments]
+            spoilt[i][1, 16, 2, 3] = torch.nan
+            out = OP(*spoilt)
+            assert torch.equal(out.isnan(), _default(*spoilt).isnan())
+            assert out[1, 16].isnan().any()
+            others = torch.ones(2, 18, dtype=torch.bool)
+            others[1, 16] = False
+            assert torch.equal(out[others], clean[others])
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_same_bits_for_any_number_of_threads(layout):
+    threads = torch.get_num_threads()
+    for width in (9, 16):
+        given_arguments, results = arguments((5, 37, 16, width), layouts=(layout, layout)), []
+        try:
+            for n in (1, 2, 3, 8):
+                torch.set_num_threads(n)
+                results.append(OP(*given_arguments))
+        finally:
+            torch.set_num_threads(threads)
+        assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_output_is_written(layout):
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        assert torch.empty(3).isnan().all()
+        for width in (1, 7, 8, 9, 28):
+            for boundary in BOUNDARIES:
+                out = OP(*arguments((2, 5, 3, width), layouts=(layout, "contiguous"), boundary=boundary))
+                assert out.isfinite().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_other_dtypes_go_operator_by_operator():
+    given_arguments = arguments((2, 3, 4, 8), dtype=torch.float64)
+    assert torch.equal(OP(*given_arguments), _default(*given_arguments))
