@@ -2,6 +2,7 @@
 
     python benchmarks/savings.py                       # the ResNet-32 pair
     python benchmarks/savings.py wrn40_4 densenet      # pairs by name; 'all' for all of them
+    python benchmarks/savings.py --draw                # nothing is timed: the README's picture from the results
 
 Results are merged by pair into benchmarks/results/savings.json. Inference is timed on what
 `pdecnn.optimize_for_inference` returns, a training step is forward, cross-entropy, backward and SGD with momentum.
@@ -24,6 +25,7 @@ import pdecnn
 from pdecnn.analysis import latency
 
 RESULTS = Path(__file__).parent / "results" / "savings.json"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "savings.png"
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,17 @@ def compare(pair: Pair, mode: str, batch: int, threads: int, rounds: int, max_se
     }
 
 
-def macs(pair: Pair) -> dict[str, float]:
+def costs(pair: Pair) -> dict[str, Any]:
     counts = {}
     for name in (pair.baseline, pair.condensed):
         with torch.device("meta"):
             net = timm.create_model(name)
         counts[name] = pdecnn.profile(net, torch.zeros(1, 3, pair.side, pair.side, device="meta"))
     a, b = counts[pair.baseline], counts[pair.condensed]
-    return {"exact": a.exact / b.exact, "conv_fc": a.conv_fc / b.conv_fc, "thop": a.thop / b.thop}
+    return {
+        "parameters_ratio": a.params / b.params,
+        "macs_ratio": {"exact": a.exact / b.exact, "conv_fc": a.conv_fc / b.conv_fc, "thop": a.thop / b.thop},
+    }
 
 
 def show(name: str, result: dict[str, Any]) -> Table:
@@ -107,13 +112,48 @@ def show(name: str, result: dict[str, Any]) -> Table:
     return table
 
 
+def draw(result: dict[str, Any], picture: Path) -> None:
+    """Bars of the original net and the Global net, each as a share of the original."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    one_thread = {(m["mode"], m["batch"]): m for m in result["measurements"] if m["threads"] == 1}
+    labels = {
+        ("inference", 1): "inference,\nbatch 1",
+        ("inference", 64): "inference,\nbatch 64",
+        ("training", 64): "training step,\nbatch 64",
+    }
+    bars = {"parameters": 1 / result["parameters_ratio"], "multiply-adds": 1 / result["macs_ratio"]["exact"]}
+    bars |= {labels[key]: 1 / m["ratio"]["median"] for key, m in one_thread.items()}
+    figure, axes = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
+    axes.bar(range(len(bars)), 1.0, width=0.75, color="#d5dbe3", label=result["baseline"])
+    axes.bar(range(len(bars)), list(bars.values()), width=0.75, color="#2a6f97", label=f"{result['global']}, K = 5")
+    for i, share in enumerate(bars.values()):
+        axes.text(i, share + 0.02, f"{1 / share:.1f}x less", ha="center", va="bottom")
+    axes.set_xticks(range(len(bars)), list(bars))
+    axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+    axes.set_ylim(0, 1.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(ncols=2, frameon=False, loc="upper left")
+    axes.set_title(f"one thread of {result['environment']['cpu']}, torch {result['environment']['torch']}", fontsize=9)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=150)
+    plt.close(figure)
+
+
 def run(
     names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PAIRS)}, or 'all'.")] = None,
     rounds: Annotated[int, typer.Option(help="Samples of each network and setting.")] = 20,
     max_seconds: Annotated[float, typer.Option(help="Limit per setting; never fewer than 3 rounds.")] = 20.0,
     threads: Annotated[list[int] | None, typer.Option(help="Numbers of threads; 1 and 2 by default.")] = None,
     output: Annotated[Path, typer.Option(help="Where the results are merged.")] = RESULTS,
+    only_draw: Annotated[bool, typer.Option("--draw", help="Draw the picture from the results.")] = False,
 ) -> None:
+    if only_draw:
+        draw(json.loads(output.read_text())["resnet32"], PICTURE)
+        return
     chosen = list(PAIRS) if names == ["all"] else (names or ["resnet32"])
     unknown = [name for name in chosen if name not in PAIRS]
     if unknown:
@@ -127,7 +167,7 @@ def run(
             "baseline": pair.baseline,
             "global": pair.condensed,
             "target": pair.target,
-            "macs_ratio": macs(pair),
+            **costs(pair),
             "environment": latency.environment(),
             "measurements": [compare(pair, *setting, rounds, max_seconds) for setting in settings],
         }
