@@ -109,6 +109,8 @@ class Finder:
 
         for name, path, call in items:
             if call.output is None or len(call.inputs) != 1 or call.others or len(call.shape) != 4:
+                if len(self.convs.get(path, ())) > 1 and any(len(s) == 4 for s in call.input_shapes):
+                    self.skipped.append(Skipped(path, "it takes or gives something other than one feature map"))
                 close()
                 last = None
                 continue
@@ -187,8 +189,9 @@ class Finder:
             units = units[1:]  # another kind of convolution came first
         spatial = any(k != (1, 1) for u in units for k, _ in u.kernels)
         if len(units) < (2 if composite else PLAIN_CONVOLUTIONS) or not spatial:
-            if composite and len(units) == 1 and spatial:
-                self.skipped.append(Skipped(units[0].paths[0], "it is alone at its resolution"))
+            if composite:
+                reason = "it is alone at its resolution" if spatial else "its convolutions are all 1x1"
+                self.skipped.append(Skipped(units[0].paths[0], reason))
             return
         hooked = self._hooked(units)
         if hooked:

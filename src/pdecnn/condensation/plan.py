@@ -216,7 +216,7 @@ def plan(
     chain, skipped = find_runs(model, notes)
     dense, more = find_dense(model, notes)
     found = [*chain, *(d for d in dense if not any(_inside(d.parent, c) for c in chain))]
-    skipped += more
+    skipped = [s for s in (*skipped, *more) if not any(_inside(s.path, run) for run in found)]
     modules = dict(model.named_modules())
     runs: list[Run] = []
     for run in found:
