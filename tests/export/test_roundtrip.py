@@ -122,3 +122,17 @@ def test_a_node_with_wrong_shapes_is_refused():
     node.input[4], node.input[2] = node.input[2], node.input[4]
     with pytest.raises(Exception, match="pdecnn::GlobalLayer: expected h and x"):
         run(proto, x, fused=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar_resnet_tiny", "cifar_wrn_tiny", "mnist_resnet_tiny"])
+@pytest.mark.parametrize("ops", ["portable", "fused"])
+def test_condensed_models_agree(name, ops):
+    model, x = make(name)
+    student, _ = pdecnn.condense(model, x[:2])
+    student.eval()
+    proto = to_onnx(student, (x[:2],), ops=ops)
+    with torch.no_grad():
+        agreement = compare([student(x)], [run(proto, x, fused=ops == "fused")])
+    assert agreement.max_error <= 1e-4
+    assert agreement.top1 == 1.0
