@@ -205,11 +205,17 @@ Status run_layer(const LayerCall& call) {
 #undef PDECNN_WIDTH
   const RowLayout l(call.W, 1, 1, sizeof(float));
   const Group g{{0}, {0}};
-  return run_layer(call, 0, [&](const ForwardCall& plane, float*) {
+  int32_t failed = 0;
+  const Status status = run_layer(call, 0, [&](const ForwardCall& plane, float*) {
     const Kept<float> kept = ForwardRows<float>::keep(l, call.H, call.K);
+    if (!kept.ok()) {
+      failed = 1;
+      return;
+    }
     Reader<float, float> read(plane.problem, q, g, l, kept, 0);
     march(q, l, call.H, call.K, kept, read, [&](int64_t y, const float* h) { store_row<float>(h, plane.out, g, l, y); });
   });
+  return failed ? kOutOfMemory : status;
 }
 
 }  // namespace PDECNN_NS
