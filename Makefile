@@ -20,8 +20,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Two processes of one thread each: most tests are too small for more.
 unit: $(VENV)/.dev
-	$(BIN)/pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 # Minutes more: every model through torch.compile, torch.export and ONNX.
 slow: $(VENV)/.dev
