@@ -30,7 +30,7 @@ from pdecnn.condensation import plan
 RESULTS = Path(__file__).parent / "results" / "condense_coverage.json"
 SECONDS = 60
 MODELS = Path(__file__).with_suffix(".txt")
-SIZES = {"cifar_resnet32": 32, "cifar_wrn40_4": 32, "cifar_densenet_bc100": 32, "inception_v3": 128}
+SIZES = {"cifar_resnet32": 32, "cifar_wrn40_4": 32, "cifar_densenet_bc100": 32, "inception_v3": 299}
 
 
 def build(name: str) -> nn.Module:
