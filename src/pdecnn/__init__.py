@@ -12,8 +12,8 @@ from pdecnn.condensation.distill import distill as distill
 from pdecnn.condensation.plan import Plan as Plan
 from pdecnn.condensation.plan import plan as plan
 from pdecnn.condensation.report import condense as condense
-from pdecnn.inference import optimize_for_inference as optimize_for_inference
 from pdecnn.export.api import export as export
+from pdecnn.inference import optimize_for_inference as optimize_for_inference
 from pdecnn.replace import replace_convs as replace_convs
 
 __version__ = _version("pdecnn")

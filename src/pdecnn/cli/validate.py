@@ -9,9 +9,7 @@ import typer
 from pdecnn.cli import app
 from pdecnn.cli.train import AsJson, DataDir, Download, Threads, fail
 
-CheckpointPath = Annotated[
-    Path, typer.Argument(help="A checkpoint or run folder: runs/NAME or runs/NAME/best.")
-]
+CheckpointPath = Annotated[Path, typer.Argument(help="A checkpoint or run folder: runs/NAME or runs/NAME/best.")]
 DatasetName = Annotated[str | None, typer.Option("--data", help="Another dataset of the same classes.")]
 Factory = Annotated[str | None, typer.Option("--model", help="module:function, for checkpoints of a model of yours.")]
 
