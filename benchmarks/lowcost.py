@@ -171,7 +171,7 @@ def plot(sweeps: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
             axis.plot(x, [row[name] for row in points.values()], marker="o", label=name)
         axis.axhline(1, color="grey", linewidth=0.8)
         axis.set(xlabel=title, ylabel="time of full convolution / ours", yscale="log")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=120)
 
 
