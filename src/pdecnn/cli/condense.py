@@ -124,13 +124,15 @@ def condense_one(
     x = torch.zeros(1, *size)
     console = Console()
     if dry_run:
-        made = plan(net, x, **options)
+        with Console(stderr=True).status("planning") as status:
+            made = plan(net, x, **options, progress=status.update)
         if as_json:
             typer.echo(json.dumps(made.to_dict()))
         else:
             console.print(made)
         return
-    small, report = condense(net, x, **options)
+    with Console(stderr=True).status("planning") as status:
+        small, report = condense(net, x, **options, progress=status.update)
     folder.mkdir(parents=True, exist_ok=True)
     report.plan.save(folder / "plan.json")
     saved = report.plan.base is not None
