@@ -9,6 +9,7 @@ import torch
 from pdecnn.kernels.advection_diffusion import cpu as advection_diffusion_cpu
 from pdecnn.kernels.advection_diffusion.op import LIBRARY
 from pdecnn.kernels.depthwise import cpu as depthwise_cpu
+from pdecnn.kernels.depthwise_norm import cpu as depthwise_norm_cpu
 from pdecnn.kernels.global_layer import cpu as global_layer_cpu
 from pdecnn.kernels.native import Library, Missing, load
 from pdecnn.kernels.shared_expand import cpu as shared_expand_cpu
@@ -18,10 +19,14 @@ from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu
 NATIVE: dict[str, Callable[[Library], None]] = {
     "advection_diffusion": advection_diffusion_cpu.register,
     "depthwise": depthwise_cpu.register,
+    "depthwise_norm": depthwise_norm_cpu.register,
     "global_layer": global_layer_cpu.register,
     "shared_expand": shared_expand_cpu.register,
     "spectral_filter": spectral_filter_cpu.register,
 }
+
+
+_NOT_BUILT: set[str] = set()  # operators that the loaded library does not have
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,11 @@ def register_all() -> None:
     """Registers every faster kernel that this machine has."""
     library = load()
     if isinstance(library, Library):
-        for register in NATIVE.values():
-            register(library)
+        for op, register in NATIVE.items():
+            try:
+                register(library)
+            except AttributeError:  # an older build, or a compiler that the kernel is not written for
+                _NOT_BUILT.add(op)
     if triton_missing() is None:
         from pdecnn.kernels.advection_diffusion import triton as advection_diffusion_triton
 
@@ -58,6 +66,11 @@ def triton_missing() -> str | None:
     return None
 
 
+def is_native(op: str) -> bool:
+    """Whether the native library computes `op` on the CPU."""
+    return isinstance(load(), Library) and op not in _NOT_BUILT
+
+
 def available() -> list[Backing]:
     """One row per operator and device: the kernel in use and, where it is the reference, the reason."""
     library = load()
@@ -65,6 +78,8 @@ def available() -> list[Backing]:
     for op in NATIVE:
         if isinstance(library, Missing):
             rows.append(Backing(op, "cpu", "reference", library.reason))
+        elif op in _NOT_BUILT:
+            rows.append(Backing(op, "cpu", "reference", f"{library.path} does not have it"))
         else:
             rows.append(Backing(op, "cpu", f"native ({library.isa})", f"threads: {library.threads}"))
     missing = triton_missing()

@@ -11,13 +11,13 @@ struct vector_of {
 };
 
 // The widest vector that pays, in bytes; narrower machines split it.
-constexpr int kVectorBytes = 64;
+constexpr int kRowVectorBytes = 64;
 
 constexpr int power_of_two_from(int n) { return n <= 4 ? 4 : 2 * power_of_two_from((n + 1) / 2); }
 
 template <class A, int W>
 struct VectorRow {
-  static constexpr int kMost = kVectorBytes / int(sizeof(A));
+  static constexpr int kMost = kRowVectorBytes / int(sizeof(A));
   static constexpr int kLanes = W >= kMost ? kMost : power_of_two_from(W);
   static constexpr int kVectors = (W + kLanes - 1) / kLanes;
   static constexpr int kStride = kVectors * kLanes;  // numbers that a row takes in scratch memory

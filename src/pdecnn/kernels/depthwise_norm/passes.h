@@ -1,0 +1,233 @@
+// The four passes over the batch: two forward, two backward. Each handles the channels and samples of one task.
+#pragma once
+
+#include "problem.h"
+
+namespace PDECNN_NS {
+namespace depthwise_norm {
+
+// The stencils themselves, less the numbers `centre`: with those near the mean, a variance from squares loses no digits.
+template <int K, int M>
+Stencils<K, M> centred(const Problem& p, int64_t c, const float* centre) {
+  Stencils<K, M> s;
+  for (int m = 0; m < M; ++m) {
+    for (int i = 0; i < K * K; ++i) s.taps[m][i] = p.tap(m, c, i);
+    s.start[m] = -centre[m];
+  }
+  return s;
+}
+
+// The stencils with the norm folded in: their values are the normalised ones.
+template <int K, int M>
+Stencils<K, M> normalised(const Problem& p, int64_t c, const float* mean, const float* var) {
+  Stencils<K, M> s;
+  for (int m = 0; m < M; ++m) {
+    const double scale = p.scale(m, c, var);
+    for (int i = 0; i < K * K; ++i) s.taps[m][i] = float(double(p.tap(m, c, i)) * scale);
+    s.start[m] = float((p.bias_at(m, c) - double(mean[m * p.C + c])) * scale);
+  }
+  return s;
+}
+
+// The value of stencil m in the middle of the first sample.
+template <int K>
+float middle_value(const Problem& p, int64_t m, int64_t c) {
+  float sum = 0;
+  for (int64_t i = 0; i < K * K; ++i) {
+    const int64_t y = p.H / 2 + i / K - K / 2, x = p.W / 2 + i % K - K / 2;
+    if (y < 0 || y >= p.H || x < 0 || x >= p.W) continue;
+    sum += p.tap(m, c, i) * p.h[p.interleaved ? (y * p.W + x) * p.C + c : c * p.plane() + y * p.W + x];
+  }
+  return sum;
+}
+
+// Affine map and activation of the normalised values, and which of them it lets pass; NaN does, as in torch.
+template <class L, int M>
+struct Output {
+  float gamma[M], beta[M], low, high;
+  using V = typename L::V;
+
+  Output(const Problem& p, int64_t c) : low(float(p.low)), high(float(p.high)) {
+    for (int m = 0; m < M; ++m) gamma[m] = p.gamma[m * p.C + c], beta[m] = p.beta[m * p.C + c];
+  }
+  PDECNN_INLINE V affine(const V& v, int m) const { return L::all(gamma[m]) * v + L::all(beta[m]); }
+  PDECNN_INLINE V value(const V& v, int m) const {
+    V y = affine(v, m);
+    y = y <= low ? L::all(low) : y;
+    return y >= high ? L::all(high) : y;
+  }
+  PDECNN_INLINE V gradient(const V& grad, const V& v, int m) const {
+    const V y = affine(v, m), zero{};
+    return (y <= low) | (y >= high) ? zero : grad;
+  }
+};
+
+// Sums of values and of squares, (channels, M, 2).
+template <class L, int K, int M>
+void count(const Problem& p, const Task& t, const Memory& memory, const float* centre, double* sums) {
+  Frame frame = memory.frame(0);
+  for (int64_t n = t.n_begin; n < t.n_end; ++n) {
+    const float* h = memory.read(p.h, n, t, 0);
+    for (int64_t i = 0; i < t.channels; ++i) {
+      frame.fill(h + i * memory.stride());
+      typename L::V sum[M] = {}, square[M] = {};
+      auto add = [&](int64_t, int64_t x, const typename L::V(&values)[M]) {
+        for (int m = 0; m < M; ++m) {
+          const auto value = inside<L>(values[m], p.W - x);
+          sum[m] += value;
+          square[m] += value * value;
+        }
+      };
+      double* to = sums + i * M * 2;
+      centred<K, M>(p, t.c + i, centre + (t.c + i) * M).template each<L>(frame.data(), frame.stride(), p.H, p.W, add, [&] {
+        for (int m = 0; m < M; ++m) settle<L>(sum[m], to[m * 2]), settle<L>(square[m], to[m * 2 + 1]);
+      });
+    }
+  }
+}
+
+template <class L, int K, int M>
+void write(const ForwardCall& call, const Task& t, const Memory& memory) {
+  const Problem& p = call.problem;
+  Frame frame = memory.frame(0);
+  for (int64_t n = t.n_begin; n < t.n_end; ++n) {
+    const float* h = memory.read(p.h, n, t, 0);
+    float* out[M];
+    for (int m = 0; m < M; ++m) out[m] = memory.target(call.out[m], n, t, 1 + m);
+    for (int64_t i = 0; i < t.channels; ++i) {
+      frame.fill(h + i * memory.stride());
+      const Output<L, M> output(p, t.c + i);
+      auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        for (int m = 0; m < M; ++m)
+          store_columns<L>(out[m] + i * memory.stride() + y * p.W + x, output.value(values[m], m), p.W - x);
+      };
+      normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame.data(), frame.stride(), p.H, p.W, put, [] {});
+    }
+    for (int m = 0; m < M; ++m) memory.wrote(call.out[m], n, t, 1 + m);
+  }
+}
+
+// Sums of the gradient past the activation, and of its product with the normalised values, (channels, M, 2).
+template <class L, int K, int M>
+void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memory& memory, double* sums) {
+  const Problem& p = call.problem;
+  Frame frame = memory.frame(0);
+  for (int64_t n = t.n_begin; n < t.n_end; ++n) {
+    const float *h = memory.read(p.h, n, t, 0), *grad[M];
+    for (int m = 0; m < M; ++m) grad[m] = memory.read(call.grad[m], n, t, 1 + m);
+    for (int64_t i = 0; i < t.channels; ++i) {
+      frame.fill(h + i * memory.stride());
+      const Output<L, M> output(p, t.c + i);
+      typename L::V sum[M] = {}, product[M] = {};
+      auto add = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        for (int m = 0; m < M; ++m) {
+          const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
+          const auto passed = output.gradient(g, values[m], m);
+          sum[m] += passed;
+          product[m] += passed * values[m];
+        }
+      };
+      double* to = sums + i * M * 2;
+      normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame.data(), frame.stride(), p.H, p.W, add, [&] {
+        for (int m = 0; m < M; ++m) settle<L>(sum[m], to[m * 2]), settle<L>(product[m], to[m * 2 + 1]);
+      });
+    }
+  }
+}
+
+// R rows of the transposed stencils over the maps' frames, at one vector of columns.
+template <class L, int K, int M, int R>
+PDECNN_INLINE void turned(const float* const (&frame)[M], int64_t at, int64_t stride, const float (&taps)[M][K * K],
+                          typename L::V (&out)[R]) {
+  for (int r = 0; r < R; ++r) out[r] = typename L::V{};
+  for (int m = 0; m < M; ++m)
+    for (int i = 0; i < R + K - 1; ++i)
+      for (int q = 0; q < K; ++q) {
+        const auto value = L::load(frame[m] + at + i * stride + q);
+        for (int r = 0; r < R; ++r)
+          if (i >= r && i - r < K) out[r] += L::all(taps[m][K * K - 1 - ((i - r) * K + q)]) * value;
+      }
+}
+
+// sum of grad[y, x] h[y + p, x + q] for the taps of row p, added to sums[m][p][q].
+template <class L, int K, int M>
+PDECNN_INLINE void tap_row(const float* const (&grad)[M], const float* h, int64_t stride, int64_t H, int64_t W, int p,
+                           double* sums) {
+  typename L::V part[M][K] = {};
+  int64_t vectors = 0;
+  auto move = [&] {
+    for (int m = 0; m < M; ++m)
+      for (int q = 0; q < K; ++q) settle<L>(part[m][q], sums[(m * K + p) * K + q]);
+    vectors = 0;
+  };
+  for (int64_t y = 0; y < H; ++y)
+    for (int64_t x = 0; x < W; x += L::count) {
+      typename L::V g[M];
+      for (int m = 0; m < M; ++m) g[m] = L::load(grad[m] + y * stride + x);
+      for (int q = 0; q < K; ++q) {
+        const auto value = L::load(h + (y + p) * stride + x + q);
+        for (int m = 0; m < M; ++m) part[m][q] += g[m] * value;
+      }
+      if (++vectors == kMostVectors) move();
+    }
+  move();
+}
+
+// The gradient of h and, (channels, M, K * K), of the taps.
+template <class L, int K, int M>
+void propagate(const BackwardCall& call, const Task& t, const Memory& memory, double* sums) {
+  constexpr int R = kRows<K>;
+  const Problem& p = call.problem;
+  const double numbers = double(p.N * p.plane());
+  Frame frame = memory.frame(0);
+  const int64_t stride = frame.stride();
+  for (int64_t i = 0; i < t.channels * M * K * K; ++i) sums[i] = 0;  // they held the sums of the pass before
+  for (int64_t n = t.n_begin; n < t.n_end; ++n) {
+    const float *h = memory.read(p.h, n, t, 0), *grad[M];
+    for (int m = 0; m < M; ++m) grad[m] = memory.read(call.grad[m], n, t, 1 + m);
+    float* grad_h = memory.target(call.grad_h, n, t, 1 + M);
+    for (int64_t i = 0; i < t.channels; ++i) {
+      const int64_t c = t.c + i;
+      frame.fill(h + i * memory.stride());
+      const Output<L, M> output(p, c);
+      // The gradient before the norm is  a (g - mean g - v mean(g v)),  v the normalised values.
+      float a[M], constant[M], slope[M];
+      float *before[M], *to = grad_h + i * memory.stride();
+      const float *window[M], *first[M];
+      for (int m = 0; m < M; ++m) {
+        const double factor = p.scale(m, c, call.var) * double(p.gamma[m * p.C + c]);
+        a[m] = float(factor);
+        constant[m] = float(-factor * double(call.grad_beta[m * p.C + c]) / numbers);
+        slope[m] = float(-factor * double(call.grad_gamma[m * p.C + c]) / numbers);
+        const Frame f = memory.frame(1 + m);
+        first[m] = before[m] = f.inside();
+        window[m] = f.data();
+      }
+      auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        for (int m = 0; m < M; ++m) {
+          const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
+          const auto result = L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
+          if constexpr (K == 1) store_columns<L>(to + x, result, p.W - x);
+          else L::store(before[m] + y * stride + x, inside<L>(result, p.W - x));
+        }
+      };
+      normalised<K, M>(p, c, call.mean, call.var).template each<L>(frame.data(), stride, p.H, p.W, put, [] {});
+      if constexpr (K > 1) {
+        const float zero[M] = {};
+        const auto stencils = centred<K, M>(p, c, zero);
+        for (int64_t y = 0; y < p.H; y += R)
+          for (int64_t x = 0; x < p.W; x += L::count) {
+            typename L::V rows[R];
+            turned<L, K, M, R>(window, y * stride + x, stride, stencils.taps, rows);
+            for (int r = 0; r < R; ++r)
+              if (y + r < p.H) store_columns<L>(to + (y + r) * p.W + x, rows[r], p.W - x);
+          }
+        for (int q = 0; q < K; ++q) tap_row<L, K, M>(first, frame.data(), stride, p.H, p.W, q, sums + i * M * K * K);
+      }
+    }
+    memory.wrote(call.grad_h, n, t, 1 + M);
+  }
+}
+
+}  // namespace depthwise_norm
+}  // namespace PDECNN_NS

@@ -1,0 +1,130 @@
+// A plane of one channel with its zero border, the stencils of several maps over it, and sums that keep their digits.
+#pragma once
+
+#include "lanes.h"
+#include "transpose.h"
+
+namespace PDECNN_NS {
+namespace depthwise_norm {
+
+// Rows of the result that are computed together: as many sums as there are registers for.
+template <int K>
+constexpr int kRows = K == 1 ? 1 : kVectorBytes == 64 ? 4 : 2;
+
+// A plane with `radius` zeros on each side, and room for the last vector of a row and the last block of rows.
+class Frame {
+ public:
+  static int64_t numbers(int64_t H, int64_t W, int64_t radius) { return (H + 2 * radius + 3) * length(W, radius); }
+  Frame(float* memory, int64_t H, int64_t W, int64_t radius)
+      : H_(H), W_(W), radius_(radius), stride_(length(W, radius)), memory_(memory) {}
+
+  int64_t stride() const { return stride_; }
+  float* data() const { return memory_; }                                     // where the first pixel's first tap is
+  float* inside() const { return memory_ + radius_ * stride_ + radius_; }  // the first pixel
+
+  void fill(const float* plane) {
+    for (int64_t y = 0; y < H_; ++y) {
+      float* row = inside() + y * stride_;
+      const float* from = plane + y * W_;
+      if (W_ == 8) read_numbers(row, from, 8);
+      else if (W_ == 16) read_numbers(row, from, 16);
+      else if (W_ == 32) read_numbers(row, from, 32);
+      else read_numbers(row, from, W_);
+    }
+  }
+
+ private:
+  static int64_t length(int64_t W, int64_t radius) {
+    const int64_t n = round_up(W, 16) + 2 * radius + 16;
+    return n * int64_t(sizeof(float)) % 512 == 0 ? n + 16 : n;
+  }
+  const int64_t H_, W_, radius_, stride_;
+  float* memory_;
+};
+
+// What a lane holds beyond the last column must not be counted: zero there.
+template <class L>
+PDECNN_INLINE typename L::V inside(const typename L::V& v, int64_t columns) {
+  if (columns >= L::count) return v;
+  typename L::V kept{};
+  for (int64_t i = 0; i < L::count; ++i) kept[i] = i < columns ? v[i] : 0.0f;
+  return kept;
+}
+
+// Some or all lanes from and to memory.
+template <class L>
+PDECNN_INLINE typename L::V load_columns(const float* from, int64_t columns) {
+  if (columns >= L::count) return L::load(from);
+  typename L::V v{};
+  std::memcpy(&v, from, size_t(columns) * sizeof(float));
+  return v;
+}
+template <class L>
+PDECNN_INLINE void store_columns(float* to, const typename L::V& v, int64_t columns) {
+  if (columns >= L::count) L::store(to, v);
+  else std::memcpy(to, &v, size_t(columns) * sizeof(float));
+}
+
+// The sum of all lanes, by halves.
+template <int Bytes>
+PDECNN_INLINE float sum_of_lanes(const typename Lanes<float, Bytes>::V& v) {
+  if constexpr (Bytes == 16) return (v[0] + v[2]) + (v[1] + v[3]);
+  else {
+    using Half = Lanes<float, Bytes / 2>;
+    float lanes[Bytes / sizeof(float)];
+    Lanes<float, Bytes>::store(lanes, v);
+    return sum_of_lanes<Bytes / 2>(Half::load(lanes) + Half::load(lanes + Half::count));
+  }
+}
+
+// Adds what was summed in single precision to double, before it loses digits.
+template <class L>
+PDECNN_INLINE void settle(typename L::V& part, double& total) {
+  total += double(sum_of_lanes<int(L::count * sizeof(float))>(part));
+  part = typename L::V{};
+}
+
+// Vectors that may be added up in single precision.
+constexpr int64_t kMostVectors = 64;
+
+// The stencils of one channel: out[m] = start[m] + sum of taps[m] over the window.
+template <int K, int M>
+struct Stencils {
+  float taps[M][K * K], start[M];
+
+  // R rows of M maps at one vector of columns; `window` is where the first tap of the first row is.
+  template <class L, int R>
+  PDECNN_INLINE void apply(const float* window, int64_t stride, typename L::V (&out)[R][M]) const {
+    for (int r = 0; r < R; ++r)
+      for (int m = 0; m < M; ++m) out[r][m] = L::all(start[m]);
+    for (int p = 0; p < K; ++p)
+      for (int q = 0; q < K; ++q) {
+        typename L::V tap[M];
+        for (int m = 0; m < M; ++m) tap[m] = L::all(taps[m][p * K + q]);
+        for (int r = 0; r < R; ++r) {
+          const auto value = L::load(window + (r + p) * stride + q);
+          for (int m = 0; m < M; ++m) out[r][m] += tap[m] * value;
+        }
+      }
+  }
+
+  // Calls f(y, x, values) for every row y and vector of columns at x, and settle() now and then.
+  template <class L, class F, class S>
+  PDECNN_INLINE void each(const float* frame, int64_t stride, int64_t H, int64_t W, const F& f, const S& settle) const {
+    constexpr int R = kRows<K>;
+    int64_t vectors = 0;
+    for (int64_t y = 0; y < H; y += R)
+      for (int64_t x = 0; x < W; x += L::count) {
+        typename L::V values[R][M];
+        apply<L, R>(frame + y * stride + x, stride, values);
+        for (int r = 0; r < R; ++r)
+          if (y + r < H) f(y + r, x, values[r]);
+        vectors += R;
+        if (vectors >= kMostVectors) settle(), vectors = 0;
+      }
+    settle();
+  }
+};
+
+}  // namespace depthwise_norm
+}  // namespace PDECNN_NS

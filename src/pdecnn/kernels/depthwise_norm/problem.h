@@ -1,0 +1,113 @@
+// What is to be computed, how it is cut into tasks, and the memory of a thread.
+#pragma once
+
+#include "plane.h"
+
+namespace PDECNN_NS {
+namespace depthwise_norm {
+
+// Laid out as cpu.py packs it: 8-byte fields only. Maps are (N, C, H, W), all in one order of memory: planes one after
+// another or, interleaved, channels side by side. weight is (maps, C, side, side), bias, gamma and beta are (maps, C).
+struct Problem {
+  int64_t N, C, H, W, maps, side, interleaved;
+  double low, high;  // the activation: min(max(x, low), high)
+  double eps[4];
+  const float *h, *weight, *bias, *gamma, *beta;  // no weight: the map is h itself; no bias: zero
+
+  int64_t plane() const { return H * W; }
+  float tap(int64_t m, int64_t c, int64_t i) const { return weight ? weight[(m * C + c) * side * side + i] : 1.0f; }
+  double bias_at(int64_t m, int64_t c) const { return bias ? double(bias[m * C + c]) : 0.0; }
+  // (x - mean) / sqrt(var + eps) = scale * x + shift for the stencil's value x before the bias
+  double scale(int64_t m, int64_t c, const float* var) const { return 1.0 / __builtin_sqrt(double(var[m * C + c]) + eps[m]); }
+};
+
+struct ForwardCall {
+  Problem problem;
+  float* out[4];
+  float *mean, *var;  // (maps, C): of the values that the norm gets
+};
+
+struct BackwardCall {
+  Problem problem;
+  const float* grad[4];
+  const float *mean, *var;
+  float *grad_h, *grad_weight, *grad_gamma, *grad_beta;
+};
+
+// Some channels of some samples.
+struct Task {
+  int64_t index, n_begin, n_end, c, channels;
+};
+
+// Cuts depend on the shape alone, so that sums are added up in one order however many threads there are.
+struct Tasks {
+  int64_t N, C, channels, blocks, samples, chunks;
+
+  explicit Tasks(const Problem& p) : N(p.N), C(p.C), channels(p.interleaved ? min(kBlock, p.C) : 1) {
+    constexpr int64_t kNumbers = 16384;
+    blocks = (C + channels - 1) / channels;
+    samples = min(N, max<int64_t>(1, kNumbers / (p.plane() * channels)));
+    chunks = (N + samples - 1) / samples;
+  }
+  int64_t count() const { return blocks * chunks; }
+  Task task(int64_t i) const {
+    const int64_t n = i % chunks * samples, c = i / chunks * channels;
+    return {i, n, min(N, n + samples), c, min(channels, C - c)};
+  }
+  // The sum over the batch of one of the `many` numbers that each task keeps for channel c.
+  double total(const double* partial, int64_t c, int64_t many, int64_t which) const {
+    double sum = 0;
+    for (int64_t j = 0; j < chunks; ++j) sum += partial[((c / channels * chunks + j) * channels + c % channels) * many + which];
+    return sum;
+  }
+};
+
+// A thread's frames and, where channels are interleaved, planes to transpose them into.
+class Memory {
+ public:
+  Memory(const Problem& p, int64_t channels, int64_t frames, int64_t slots)
+      : p_(p), frame_(round_up(Frame::numbers(p.H, p.W, p.side / 2), 16) + 16), stride_(p.interleaved ? p.plane() + 16 : p.plane()),
+        slot_(channels * stride_), slots_(frames * frame_),
+        arena_(size_t(slots_ + (p.interleaved ? slots * slot_ : 0)) * sizeof(float)) {}
+  bool ok() const { return arena_.ok(); }
+  int64_t stride() const { return stride_; }  // from one plane to the next
+  Frame frame(int64_t i) const { return Frame(memory() + i * frame_, p_.H, p_.W, p_.side / 2); }
+
+  // The planes of the task's channels of sample n.
+  const float* read(const float* map, int64_t n, const Task& t, int64_t slot) const {
+    if (!p_.interleaved) return map + (n * p_.C + t.c) * p_.plane();
+    float* planes = memory() + slots_ + slot * slot_;
+    transpose(map + n * p_.plane() * p_.C + t.c, p_.C, planes, stride_, p_.plane(), t.channels);
+    return planes;
+  }
+  // Where they are written; `wrote` brings them to the map.
+  float* target(float* map, int64_t n, const Task& t, int64_t slot) const {
+    return p_.interleaved ? memory() + slots_ + slot * slot_ : map + (n * p_.C + t.c) * p_.plane();
+  }
+  void wrote(float* map, int64_t n, const Task& t, int64_t slot) const {
+    if (!p_.interleaved) return;
+    transpose(memory() + slots_ + slot * slot_, stride_, map + n * p_.plane() * p_.C + t.c, p_.C, t.channels, p_.plane());
+  }
+
+ private:
+  float* memory() const { return reinterpret_cast<float*>(arena_.data()); }
+  const Problem& p_;
+  const int64_t frame_, stride_, slot_, slots_;
+  Arena arena_;
+};
+
+// Calls f(task, memory) for every task.
+template <class F>
+Status run(const Problem& p, const Tasks& tasks, int64_t frames, int64_t slots, const F& f) {
+  int32_t failed = 0;
+  const Status status = parallel_for(tasks.count(), 1, [&](int64_t begin, int64_t end) {
+    const Memory memory(p, tasks.channels, frames, slots);
+    if (!memory.ok()) failed = 1;
+    else
+      for (int64_t i = begin; i < end; ++i) f(tasks.task(i), memory);
+  });
+  return failed ? kOutOfMemory : status;
+}
+
+}  // namespace depthwise_norm
+}  // namespace PDECNN_NS
