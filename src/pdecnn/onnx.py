@@ -48,5 +48,12 @@ def session_options(*, threads: int | None = None, fused: bool = True) -> Any:
     if threads is not None:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     if fused:
-        options.register_custom_ops_library(str(library_path()))
+        library = library_path()
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:  # ONNX Runtime's own, of no common kind
+            raise RuntimeError(
+                f"onnx: ONNX Runtime cannot load {library}: {error}. Reinstall pdecnn, unset PDECNN_ORT_LIBRARY, or "
+                "export with ops='portable', which needs no library."
+            ) from error
     return options

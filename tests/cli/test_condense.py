@@ -87,4 +87,12 @@ def test_the_main_job_writes_all_it_promises(tmp_path, monkeypatch):
     page = (tmp_path / "report.html").read_text()
     assert "condensed</h1>" in page
     assert page.count("<svg") == 4
+    onnx = found["onnx"]
+    assert onnx["after"]["bytes"] == (tmp_path / "student.onnx").stat().st_size < onnx["before"]["bytes"]
+    assert onnx["after"]["top1"] == onnx["fused"]["top1"] == 1.0
+    for text in (page, result.output):
+        assert "ONNX Runtime, batch 1, ms" in text
+        assert "ONNX Runtime, fused, batch 64, ms" in text
+        assert "top-1 agreement 100.0 %" in text
+    assert not list(tmp_path.glob(".*"))
     load_checkpoint(tmp_path / "student")

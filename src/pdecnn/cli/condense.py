@@ -101,8 +101,12 @@ def run_example(
         return
     console = Console()
     console.print(result.plan)
-    console.print(comparison_table(result.before, result.after, result.speedups, "On the embedded images"))
-    typer.echo(f"{result.seconds:.0f} s. Plan, checkpoints and report.html are in {folder}.")
+    more = result.onnx.rows() if result.onnx else []
+    console.print(comparison_table(result.before, result.after, result.speedups, "On the embedded images", more))
+    for line in (*(result.onnx.lines() if result.onnx else ()), *result.notes):
+        typer.echo(line)
+    files = "Plan, checkpoints, student.onnx and report.html" if result.onnx else "Plan, checkpoints and report.html"
+    typer.echo(f"{result.seconds:.0f} s. {files} are in {folder}.")
 
 
 def condense_one(

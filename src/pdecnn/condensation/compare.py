@@ -1,6 +1,6 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.latency import Timing, measure
+from pdecnn.condensation.deployed import in_words
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,19 @@ def serve(model: nn.Module, x: Tensor) -> nn.Module:
     return optimize_for_inference(model, x)
 
 
-def comparison_table(before: Figures, after: Figures, speedups: Mapping[str, float], title: str) -> Table:
-    """The table of both models with their ratios."""
+def comparison_table(
+    before: Figures,
+    after: Figures,
+    speedups: Mapping[str, float],
+    title: str,
+    more: Iterable[tuple[str, str, str, str]] = (),
+) -> Table:
+    """The table of both models with their ratios, and `more` rows of the same kind."""
     table = Table(title=title)
     table.add_column("")
     for header in ("before", "after", "change"):
         table.add_column(header, justify="right")
-    for row in comparison_rows(before, after, speedups):
+    for row in (*comparison_rows(before, after, speedups), *more):
         table.add_row(*row)
     return table
 
@@ -126,6 +133,6 @@ def comparison_rows(before: Figures, after: Figures, speedups: Mapping[str, floa
         if b is None or a is None:
             continue
         ratio = speedups.get(name.removeprefix("ms_"), b / a)
-        times = f"{ratio:.2f} x less" if ratio >= 1 else f"{1 / ratio:.2f} x more"
-        rows.append((label, form.format(b), form.format(a), f"{a - b:+.2f}" if name == "accuracy" else times))
+        change = f"{a - b:+.2f}" if name == "accuracy" else in_words(ratio)
+        rows.append((label, form.format(b), form.format(a), change))
     return rows

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,9 +13,11 @@ from torch import nn
 
 from pdecnn.condensation.checkpoint import describe, save_condensed
 from pdecnn.condensation.compare import Figures, figures
+from pdecnn.condensation.deployed import OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
+from pdecnn.export.check import ExportError
 from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
 from pdecnn.training.atomic import write_atomic
 from pdecnn.training.progress import Reporter
@@ -31,7 +33,10 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class JobResult:
-    """What `run_job` did and found; accuracies in per cent, by stage in the order of the job."""
+    """What `run_job` did and found; accuracies in per cent, by stage in the order of the job.
+
+    `onnx` is None where it could not be had; `notes` then say why.
+    """
 
     folder: Path
     plan: Plan
@@ -43,7 +48,9 @@ class JobResult:
     history: tuple[dict[str, Any], ...]
     seed: int
     seconds: float
-    onnx: str | None = None
+    onnx: OnnxComparison | None = None
+    notes: tuple[str, ...] = ()
+    threads: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -57,7 +64,9 @@ class JobResult:
             "history": list(self.history),
             "seed": self.seed,
             "seconds": self.seconds,
-            "onnx": self.onnx,
+            "onnx": self.onnx and self.onnx.to_dict(),
+            "notes": list(self.notes),
+            "threads": self.threads,
         }
 
 
@@ -75,8 +84,8 @@ def run_job(
     """Condenses a ResNet-32 on the embedded images and recovers its accuracy; everything is written to `folder`.
 
     Args:
-        folder: Gets plan.json, the checkpoints `teacher` and `student`, result.json and, with the extra `export`, the
-            ONNX file.
+        folder: Gets plan.json, the checkpoints `teacher` and `student`, result.json and, with the extra `export`,
+            student.onnx.
         epochs: Epochs of distillation.
         seed: Seed of the student's new layers and of the distillation.
         train_teacher: Train the teacher anew instead of loading the weights that ship in the package.
@@ -116,12 +125,24 @@ def run_job(
     files = _save(folder, teacher, student, accuracies)
     named = {"before": teacher, "after": student}
     found, speedups = figures(named, image, {"before": accuracies["teacher"], "after": accuracies["distilled"]}, files)
-    onnx = export_onnx(student, image, folder / "student.onnx")
-    history = tuple(outcome.history)
+    say("writing for ONNX Runtime, comparing, timing")
+    images, _ = next(iter(EvalLoader(data.test, 64, data.mean, data.std)))
+    onnx, notes = deploy(teacher, student, images, folder / "student.onnx")
     result = JobResult(
-        folder, made, found["before"], found["after"], speedups, accuracies, tuple(fitted), history, seed, 0.0, onnx
+        folder=folder,
+        plan=made,
+        before=found["before"],
+        after=found["after"],
+        speedups=speedups,
+        accuracies=accuracies,
+        fitted=tuple(fitted),
+        history=tuple(outcome.history),
+        seed=seed,
+        seconds=perf_counter() - start,
+        onnx=onnx,
+        notes=tuple(notes),
+        threads=torch.get_num_threads(),
     )
-    result = replace(result, seconds=perf_counter() - start)
     write_atomic(folder / "result.json", json.dumps(result.to_dict(), indent=2) + "\n")
     return result
 
@@ -151,12 +172,14 @@ def _save(folder: Path, teacher: nn.Module, student: nn.Module, accuracies: dict
     return {name: folder / path / "model.safetensors" for name, path in names.items()}
 
 
-def export_onnx(model: nn.Module, image: torch.Tensor, path: Path) -> str | None:
-    """Writes the model for ONNX Runtime, if the extra `export` is installed; returns the file's name or None."""
+def deploy(
+    teacher: nn.Module, student: nn.Module, images: torch.Tensor, path: Path
+) -> tuple[OnnxComparison | None, list[str]]:
+    """The comparison in ONNX Runtime, and lines that say what is missing from it and why."""
+    notes: list[str] = []
     try:
-        from pdecnn.export.api import export
-
-        export(model.eval(), path, image)
-    except ImportError:  # onnx is not installed
-        return None
-    return path.name
+        return compare_onnx(teacher, student, images, path, say=notes.append), notes
+    except ImportError as error:  # the extra is not installed
+        return None, [f"No ONNX file and no figures of it: {error}"]
+    except ExportError as error:
+        return None, [f"No {path.name}: {error}"]

@@ -2,9 +2,10 @@
 
 import io
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any
 
-from pdecnn.condensation.compare import ROWS, Figures
+from pdecnn.condensation.compare import ROWS
 from pdecnn.condensation.job import JobResult
 
 BEFORE, AFTER, INK = "#9aa5b1", "#1f6f8b", "#22303c"
@@ -22,7 +23,7 @@ def require_matplotlib() -> Any:
     return pyplot
 
 
-def draw(paint: Callable[[Any], None], width: float = 6.0, height: float = 3.2) -> str:
+def draw(paint: Callable[[Any], None], width: float = 5.6, height: float = 3.2) -> str:
     """The SVG of one pair of axes that `paint` fills."""
     pyplot = require_matplotlib()
     with pyplot.rc_context({"font.size": 9, "axes.edgecolor": INK, "svg.fonttype": "none", "svg.hashsalt": "pdecnn"}):
@@ -37,21 +38,26 @@ def draw(paint: Callable[[Any], None], width: float = 6.0, height: float = 3.2) 
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def cost_bars(before: Figures, after: Figures) -> str:
+def cost_bars(result: JobResult) -> str:
     """What is left of each cost, in per cent of the model before."""
-    rows = [(label, name) for name, label, _ in ROWS if name != "accuracy"]
-    shares = [100 * getattr(after, name) / max(getattr(before, name), 1e-9) for _, name in rows]
+    costs = {label: (getattr(result.before, n), getattr(result.after, n)) for n, label, _ in ROWS if n != "accuracy"}
+    if result.onnx:
+        b, a, fused = result.onnx.before, result.onnx.after, result.onnx.fused
+        costs["ONNX Runtime, batch 1, ms"] = b.ms_batch_1, a.ms_batch_1
+        if fused:
+            costs["ONNX Runtime, fused, batch 1, ms"] = b.ms_batch_1, fused.ms_batch_1
+    labels, shares = list(costs), [100 * a / max(b, 1e-9) for b, a in costs.values()]
 
     def paint(axes: Any) -> None:
-        labels = [label for label, _ in rows]
-        axes.barh(labels, [100] * len(rows), color=BEFORE, height=0.62, label="before")
+        axes.barh(labels, [100] * len(labels), color=BEFORE, height=0.62, label="before")
         bars = axes.barh(labels, shares, color=AFTER, height=0.62, label="after")
         axes.bar_label(bars, [f"{s:.0f} %" for s in shares], padding=4, color=INK)
+        axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
         axes.invert_yaxis()
         axes.set_xlim(0, max(112, *(s + 12 for s in shares)))
         axes.set_xlabel("per cent of the model before")
 
-    return draw(paint, 6.4, 3.4)
+    return draw(paint)
 
 
 def accuracy_steps(result: JobResult) -> str:
@@ -59,13 +65,13 @@ def accuracy_steps(result: JobResult) -> str:
     names, values = list(result.accuracies), list(result.accuracies.values())
 
     def paint(axes: Any) -> None:
-        bars = axes.bar([n.replace(", ", ",\n") for n in names], values, color=[BEFORE, *[AFTER] * (len(names) - 1)])
+        bars = axes.bar([fill(n, 12) for n in names], values, color=[BEFORE, *[AFTER] * (len(names) - 1)])
         axes.bar_label(bars, [f"{v:.1f}" for v in values], padding=2, color=INK)
         axes.axhline(values[0], color=INK, linewidth=0.8, linestyle=":")
         axes.set_ylim(0, 108)
         axes.set_ylabel("test accuracy, %")
 
-    return draw(paint, 5.6)
+    return draw(paint)
 
 
 def learning_curve(result: JobResult) -> str:
@@ -75,16 +81,17 @@ def learning_curve(result: JobResult) -> str:
     test = [row.get("eval_accuracy") for row in result.history]
 
     def paint(axes: Any) -> None:
-        axes.plot(epochs, train, color=BEFORE, label="training images (augmented)")
+        axes.plot(epochs, train, color=BEFORE, marker="o", markersize=3, label="training images (augmented)")
         axes.plot(epochs, test, color=AFTER, marker="o", markersize=3, label="test images")
         axes.axhline(
             result.accuracies["teacher"], color=INK, linewidth=0.8, linestyle=":", label="teacher, test images"
         )
+        axes.set_xticks(epochs[:: 1 + (len(epochs) - 1) // 12])
         axes.set_xlabel("epoch of distillation")
         axes.set_ylabel("accuracy, %")
         axes.legend(frameon=False, loc="lower right")
 
-    return draw(paint, 5.6)
+    return draw(paint)
 
 
 def fit_bars(result: JobResult) -> str:
@@ -101,4 +108,4 @@ def fit_bars(result: JobResult) -> str:
         axes.set_ylabel("unexplained variance")
         axes.legend(frameon=False)
 
-    return draw(paint, 5.6)
+    return draw(paint)
