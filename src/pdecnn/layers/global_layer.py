@@ -24,6 +24,7 @@ from pdecnn.layers import subgrids
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, make_pair
 from pdecnn.layers.fused_global import can_fuse, fold, run_fused
+from pdecnn.layers.fused_training import coefficient_pairs, norm_act
 from pdecnn.layers.stability import Stability, measure_stability
 
 SOURCES = ("identity", "none", "residual", "residual_each_step")
@@ -159,7 +160,7 @@ class GlobalLayer(nn.Module):
             out = run_fused(h, x, fold(self))
         else:
             h = self.solve(h, x, self.coefficients(h))
-            out = self.act(self.norm(h))
+            out = norm_act(self.norm, self.act, h)
         return self.drop_path(out) + x if self.residual else out
 
     def first_guess(self, x: Tensor, *context: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,8 +175,7 @@ class GlobalLayer(nn.Module):
 
     def coefficients(self, h: Tensor) -> Coefficients:
         """`u, v, D_x, D_y` as the solver gets them, from the first guess `h`."""
-        u, v = self.velocity(h)
-        D_x, D_y = self.diffusion(h)
+        (u, v), (D_x, D_y) = coefficient_pairs(self.velocity, self.diffusion, h)
         if self.flow_sign < 0:
             u, v = -u, -v
         dx, dy = self.spacings

@@ -41,7 +41,7 @@ struct Lanes {
   static PDECNN_INLINE void store(A* p, const V& v) { std::memcpy(p, &v, sizeof v); }
   static PDECNN_INLINE V all(A a) {
 #if defined(__GNUC__)
-    return V{} + a;
+    return a - V{};  // exactly a, also for -0
 #else
     V v;
     for (int i = 0; i < count; ++i) v.x[i] = a;

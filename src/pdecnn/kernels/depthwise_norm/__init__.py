@@ -54,7 +54,7 @@ def _check(h: Tensor, weight: Tensor | None, bias: Tensor | None, gamma: Tensor,
         raise ValueError(f"depthwise_norm: act must be one of {', '.join(map(repr, LIMITS))}, got {act!r}.")
     if h.ndim != 4 or h.shape[0] * h.shape[2:].numel() < 2:
         raise ValueError(
-            f"depthwise_norm: expected h of shape (N, C, H, W) with more than one value per channel, got {tuple(h.shape)}."
+            f"depthwise_norm: expected h of shape (N, C, H, W) of several values per channel, got {tuple(h.shape)}."
         )
     C, M = h.shape[1], 1 if weight is None else len(weight)
     if weight is not None and not (weight.shape == (M, C, *[weight.shape[-1]] * 2) and weight.shape[-1] % 2 == 1):

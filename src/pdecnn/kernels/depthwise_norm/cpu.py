@@ -80,8 +80,8 @@ def register(library: Library) -> None:
             return _forward_reference(h, weight, bias, gamma, beta, eps, act)
         layout = _layout(h)
         ordered = _in_order(h, layout)
-        weight, bias, gamma, beta = (None if q is None else q.contiguous() for q in (weight, bias, gamma, beta))
-        assert gamma is not None and beta is not None
+        weight, bias = (None if q is None else q.contiguous() for q in (weight, bias))
+        gamma, beta = gamma.contiguous(), beta.contiguous()
         maps = [torch.empty_like(ordered) for _ in range(len(gamma))]
         mean, var = torch.empty_like(gamma), torch.empty_like(gamma)
         problem = _problem(ordered, weight, bias, gamma, beta, eps, act)
@@ -107,8 +107,8 @@ def register(library: Library) -> None:
         layout = _layout(h)
         ordered = _in_order(h, layout)
         grads = [_in_order(g, layout) for g in grads]
-        weight, bias, gamma, beta = (None if q is None else q.contiguous() for q in (weight, bias, gamma, beta))
-        assert gamma is not None and beta is not None
+        weight, bias = (None if q is None else q.contiguous() for q in (weight, bias))
+        gamma, beta = gamma.contiguous(), beta.contiguous()
         grad_h, grad_gamma, grad_beta = torch.empty_like(ordered), torch.empty_like(gamma), torch.empty_like(beta)
         grad_weight = h.new_empty(0) if weight is None else torch.empty_like(weight)
         problem = _problem(ordered, weight, bias, gamma, beta, eps, act)

@@ -65,23 +65,26 @@ struct Output {
 // Sums of values and of squares, (channels, M, 2).
 template <class L, int K, int M>
 void count(const Problem& p, const Task& t, const Memory& memory, const float* centre, double* sums) {
+  const int64_t rows = strip<L, K>(p.W);
   Frame frame = memory.frame(0);
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float* h = memory.read(p.h, n, t, 0);
     for (int64_t i = 0; i < t.channels; ++i) {
       frame.fill(h + i * memory.stride());
-      typename L::V sum[M] = {}, square[M] = {};
-      auto add = [&](int64_t, int64_t x, const typename L::V(&values)[M]) {
-        for (int m = 0; m < M; ++m) {
-          const auto value = inside<L>(values[m], p.W - x);
-          sum[m] += value;
-          square[m] += value * value;
-        }
-      };
+      const auto stencils = centred<K, M>(p, t.c + i, centre + (t.c + i) * M);
       double* to = sums + i * M * 2;
-      centred<K, M>(p, t.c + i, centre + (t.c + i) * M).template each<L>(frame.data(), frame.stride(), p.H, p.W, add, [&] {
+      for (int64_t y = 0; y < p.H; y += rows) {
+        typename L::V sum[M] = {}, square[M] = {};
+        stencils.template each<L>(frame, y, min(p.H, y + rows), [&](int64_t, int64_t x, const typename L::V(&values)[M]) {
+          PDECNN_UNROLL
+          for (int m = 0; m < M; ++m) {
+            const auto value = inside<L>(values[m], p.W - x);
+            sum[m] += value;
+            square[m] += value * value;
+          }
+        });
         for (int m = 0; m < M; ++m) settle<L>(sum[m], to[m * 2]), settle<L>(square[m], to[m * 2 + 1]);
-      });
+      }
     }
   }
 }
@@ -98,10 +101,11 @@ void write(const ForwardCall& call, const Task& t, const Memory& memory) {
       frame.fill(h + i * memory.stride());
       const Output<L, M> output(p, t.c + i);
       auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        PDECNN_UNROLL
         for (int m = 0; m < M; ++m)
           store_columns<L>(out[m] + i * memory.stride() + y * p.W + x, output.value(values[m], m), p.W - x);
       };
-      normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame.data(), frame.stride(), p.H, p.W, put, [] {});
+      normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame, 0, p.H, put);
     }
     for (int m = 0; m < M; ++m) memory.wrote(call.out[m], n, t, 1 + m);
   }
@@ -111,6 +115,7 @@ void write(const ForwardCall& call, const Task& t, const Memory& memory) {
 template <class L, int K, int M>
 void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memory& memory, double* sums) {
   const Problem& p = call.problem;
+  const int64_t rows = strip<L, K>(p.W);
   Frame frame = memory.frame(0);
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float *h = memory.read(p.h, n, t, 0), *grad[M];
@@ -118,19 +123,21 @@ void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memo
     for (int64_t i = 0; i < t.channels; ++i) {
       frame.fill(h + i * memory.stride());
       const Output<L, M> output(p, t.c + i);
-      typename L::V sum[M] = {}, product[M] = {};
-      auto add = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
-        for (int m = 0; m < M; ++m) {
-          const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
-          const auto passed = output.gradient(g, values[m], m);
-          sum[m] += passed;
-          product[m] += passed * values[m];
-        }
-      };
+      const auto stencils = normalised<K, M>(p, t.c + i, call.mean, call.var);
       double* to = sums + i * M * 2;
-      normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame.data(), frame.stride(), p.H, p.W, add, [&] {
+      for (int64_t y0 = 0; y0 < p.H; y0 += rows) {
+        typename L::V sum[M] = {}, product[M] = {};
+        stencils.template each<L>(frame, y0, min(p.H, y0 + rows), [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+          PDECNN_UNROLL
+          for (int m = 0; m < M; ++m) {
+            const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
+            const auto passed = output.gradient(g, values[m], m);
+            sum[m] += passed;
+            product[m] += passed * values[m];
+          }
+        });
         for (int m = 0; m < M; ++m) settle<L>(sum[m], to[m * 2]), settle<L>(product[m], to[m * 2 + 1]);
-      });
+      }
     }
   }
 }
@@ -141,36 +148,29 @@ PDECNN_INLINE void turned(const float* const (&frame)[M], int64_t at, int64_t st
                           typename L::V (&out)[R]) {
   for (int r = 0; r < R; ++r) out[r] = typename L::V{};
   for (int m = 0; m < M; ++m)
-    for (int i = 0; i < R + K - 1; ++i)
+    for (int p = 0; p < K; ++p)
       for (int q = 0; q < K; ++q) {
-        const auto value = L::load(frame[m] + at + i * stride + q);
-        for (int r = 0; r < R; ++r)
-          if (i >= r && i - r < K) out[r] += L::all(taps[m][K * K - 1 - ((i - r) * K + q)]) * value;
+        const auto tap = L::all(taps[m][K * K - 1 - (p * K + q)]);
+        for (int r = 0; r < R; ++r) out[r] += tap * L::load(frame[m] + at + (r + p) * stride + q);
       }
 }
 
-// sum of grad[y, x] h[y + p, x + q] for the taps of row p, added to sums[m][p][q].
+// sum of grad[y, x] h[y + p, x + q] over rows [begin, end) for the taps of row p, added to sums[m][p][q].
 template <class L, int K, int M>
-PDECNN_INLINE void tap_row(const float* const (&grad)[M], const float* h, int64_t stride, int64_t H, int64_t W, int p,
-                           double* sums) {
+PDECNN_INLINE void tap_row(const float* const (&grad)[M], const Frame& h, int64_t begin, int64_t end, int p, double* sums) {
+  const int64_t stride = h.stride(), W = h.columns();
   typename L::V part[M][K] = {};
-  int64_t vectors = 0;
-  auto move = [&] {
-    for (int m = 0; m < M; ++m)
-      for (int q = 0; q < K; ++q) settle<L>(part[m][q], sums[(m * K + p) * K + q]);
-    vectors = 0;
-  };
-  for (int64_t y = 0; y < H; ++y)
+  for (int64_t y = begin; y < end; ++y)
     for (int64_t x = 0; x < W; x += L::count) {
       typename L::V g[M];
       for (int m = 0; m < M; ++m) g[m] = L::load(grad[m] + y * stride + x);
       for (int q = 0; q < K; ++q) {
-        const auto value = L::load(h + (y + p) * stride + x + q);
+        const auto value = L::load(h.data() + (y + p) * stride + x + q);
         for (int m = 0; m < M; ++m) part[m][q] += g[m] * value;
       }
-      if (++vectors == kMostVectors) move();
     }
-  move();
+  for (int m = 0; m < M; ++m)
+    for (int q = 0; q < K; ++q) settle<L>(part[m][q], sums[(m * K + p) * K + q]);
 }
 
 // The gradient of h and, (channels, M, K * K), of the taps.
@@ -179,6 +179,7 @@ void propagate(const BackwardCall& call, const Task& t, const Memory& memory, do
   constexpr int R = kRows<K>;
   const Problem& p = call.problem;
   const double numbers = double(p.N * p.plane());
+  const int64_t rows = strip<L, K>(p.W);
   Frame frame = memory.frame(0);
   const int64_t stride = frame.stride();
   for (int64_t i = 0; i < t.channels * M * K * K; ++i) sums[i] = 0;  // they held the sums of the pass before
@@ -204,6 +205,7 @@ void propagate(const BackwardCall& call, const Task& t, const Memory& memory, do
         window[m] = f.data();
       }
       auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        PDECNN_UNROLL
         for (int m = 0; m < M; ++m) {
           const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
           const auto result = L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
@@ -211,18 +213,19 @@ void propagate(const BackwardCall& call, const Task& t, const Memory& memory, do
           else L::store(before[m] + y * stride + x, inside<L>(result, p.W - x));
         }
       };
-      normalised<K, M>(p, c, call.mean, call.var).template each<L>(frame.data(), stride, p.H, p.W, put, [] {});
+      normalised<K, M>(p, c, call.mean, call.var).template each<L>(frame, 0, p.H, put);
       if constexpr (K > 1) {
         const float zero[M] = {};
         const auto stencils = centred<K, M>(p, c, zero);
         for (int64_t y = 0; y < p.H; y += R)
           for (int64_t x = 0; x < p.W; x += L::count) {
-            typename L::V rows[R];
-            turned<L, K, M, R>(window, y * stride + x, stride, stencils.taps, rows);
+            typename L::V sum[R];
+            turned<L, K, M, R>(window, y * stride + x, stride, stencils.taps, sum);
             for (int r = 0; r < R; ++r)
-              if (y + r < p.H) store_columns<L>(to + (y + r) * p.W + x, rows[r], p.W - x);
+              if (y + r < p.H) store_columns<L>(to + (y + r) * p.W + x, sum[r], p.W - x);
           }
-        for (int q = 0; q < K; ++q) tap_row<L, K, M>(first, frame.data(), stride, p.H, p.W, q, sums + i * M * K * K);
+        for (int64_t y = 0; y < p.H; y += rows)
+          for (int q = 0; q < K; ++q) tap_row<L, K, M>(first, frame, y, min(p.H, y + rows), q, sums + i * M * K * K);
       }
     }
     memory.wrote(call.grad_h, n, t, 1 + M);

@@ -4,6 +4,8 @@
 #include "lanes.h"
 #include "transpose.h"
 
+#define PDECNN_UNROLL _Pragma("GCC unroll 8")
+
 namespace PDECNN_NS {
 namespace depthwise_norm {
 
@@ -19,6 +21,7 @@ class Frame {
       : H_(H), W_(W), radius_(radius), stride_(length(W, radius)), memory_(memory) {}
 
   int64_t stride() const { return stride_; }
+  int64_t columns() const { return W_; }
   float* data() const { return memory_; }                                     // where the first pixel's first tap is
   float* inside() const { return memory_ + radius_ * stride_ + radius_; }  // the first pixel
 
@@ -45,10 +48,12 @@ class Frame {
 // What a lane holds beyond the last column must not be counted: zero there.
 template <class L>
 PDECNN_INLINE typename L::V inside(const typename L::V& v, int64_t columns) {
+  static const int32_t kept[32] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   if (columns >= L::count) return v;
-  typename L::V kept{};
-  for (int64_t i = 0; i < L::count; ++i) kept[i] = i < columns ? v[i] : 0.0f;
-  return kept;
+  typedef int32_t Mask __attribute__((vector_size(sizeof(typename L::V))));
+  Mask mask;
+  std::memcpy(&mask, kept + 16 - columns, sizeof mask);
+  return mask ? v : typename L::V{};
 }
 
 // Some or all lanes from and to memory.
@@ -65,27 +70,29 @@ PDECNN_INLINE void store_columns(float* to, const typename L::V& v, int64_t colu
   else std::memcpy(to, &v, size_t(columns) * sizeof(float));
 }
 
-// The sum of all lanes, by halves.
-template <int Bytes>
-PDECNN_INLINE float sum_of_lanes(const typename Lanes<float, Bytes>::V& v) {
-  if constexpr (Bytes == 16) return (v[0] + v[2]) + (v[1] + v[3]);
-  else {
-    using Half = Lanes<float, Bytes / 2>;
-    float lanes[Bytes / sizeof(float)];
-    Lanes<float, Bytes>::store(lanes, v);
-    return sum_of_lanes<Bytes / 2>(Half::load(lanes) + Half::load(lanes + Half::count));
-  }
+// The sum of all lanes, by halves; through registers, for what is read from memory in parts is kept there.
+PDECNN_INLINE float sum_of_lanes(const Lanes<float, 16>::V& v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+PDECNN_INLINE float sum_of_lanes(const Lanes<float, 32>::V& v) {
+  return sum_of_lanes(__builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7));
+}
+PDECNN_INLINE float sum_of_lanes(const Lanes<float, 64>::V& v) {
+  return sum_of_lanes(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
 // Adds what was summed in single precision to double, before it loses digits.
 template <class L>
 PDECNN_INLINE void settle(typename L::V& part, double& total) {
-  total += double(sum_of_lanes<int(L::count * sizeof(float))>(part));
+  total += double(sum_of_lanes(part));
   part = typename L::V{};
 }
 
-// Vectors that may be added up in single precision.
-constexpr int64_t kMostVectors = 64;
+// Rows whose vectors may be added up in single precision: sums are in registers for so long.
+template <class L, int K>
+int64_t strip(int64_t W) {
+  constexpr int64_t kVectors = 64;
+  return max<int64_t>(kRows<K>, kVectors * L::count / round_up(W, L::count) / kRows<K> * kRows<K>);
+}
 
 // The stencils of one channel: out[m] = start[m] + sum of taps[m] over the window.
 template <int K, int M>
@@ -108,21 +115,18 @@ struct Stencils {
       }
   }
 
-  // Calls f(y, x, values) for every row y and vector of columns at x, and settle() now and then.
-  template <class L, class F, class S>
-  PDECNN_INLINE void each(const float* frame, int64_t stride, int64_t H, int64_t W, const F& f, const S& settle) const {
+  // Calls f(y, x, values) for every row y in [begin, end) and vector of columns at x; begin is a multiple of the rows.
+  template <class L, class F>
+  PDECNN_INLINE void each(const Frame& frame, int64_t begin, int64_t end, const F& f) const {
     constexpr int R = kRows<K>;
-    int64_t vectors = 0;
-    for (int64_t y = 0; y < H; y += R)
+    const int64_t stride = frame.stride(), W = frame.columns();
+    for (int64_t y = begin; y < end; y += R)
       for (int64_t x = 0; x < W; x += L::count) {
         typename L::V values[R][M];
-        apply<L, R>(frame + y * stride + x, stride, values);
+        apply<L, R>(frame.data() + y * stride + x, stride, values);
         for (int r = 0; r < R; ++r)
-          if (y + r < H) f(y + r, x, values[r]);
-        vectors += R;
-        if (vectors >= kMostVectors) settle(), vectors = 0;
+          if (r == 0 || y + r < end) f(y + r, x, values[r]);
       }
-    settle();
   }
 };
 
