@@ -98,11 +98,9 @@ def test_a_budget_of_everything_changes_nothing(resnet, made):
 
 
 def test_a_latency_budget_is_measured(resnet):
-    lines: list[str] = []
-    within = pdecnn.plan(resnet, X, budget={"latency_ms": 1e4}, progress=lines.append)
+    within = pdecnn.plan(resnet, X, budget={"latency_ms": 1e4})
     assert within.before.ms is not None
     assert within.before.ms > 0
-    assert any("ms of" in line for line in lines)
     with pytest.raises(ValueError, match=r"latency_ms <= 1e-06 cannot be met"):
         pdecnn.plan(resnet, X, budget={"latency_ms": 1e-6})
 

@@ -75,6 +75,7 @@ def run_example(
     """The main job."""
     from pdecnn.condensation.compare import comparison_table
     from pdecnn.condensation.job import StoppedError, run_job
+    from pdecnn.condensation.progress import choose_report
     from pdecnn.training.progress import Reporter, choose_reporter
     from pdecnn.viz import write_report
 
@@ -83,15 +84,17 @@ def run_example(
         return
     say = (lambda text: None) if as_json else (lambda text: typer.echo(text, err=True))
     try:
-        result = run_job(
-            folder,
-            epochs=epochs,
-            seed=seed,
-            train_teacher=train_teacher,
-            plan_options=options,
-            say=say,
-            reporter=Reporter if as_json else choose_reporter,
-        )
+        with choose_report() as progress:
+            result = run_job(
+                folder,
+                epochs=epochs,
+                seed=seed,
+                train_teacher=train_teacher,
+                plan_options=options,
+                say=say,
+                progress=None if as_json else progress,
+                reporter=Reporter if as_json else choose_reporter,
+            )
     except StoppedError as error:
         typer.echo(f"Interrupted: {error}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -122,21 +125,22 @@ def condense_one(
     import torch
 
     from pdecnn.condensation import condense, plan, save_condensed
+    from pdecnn.condensation.progress import choose_report
 
     net = make_model(name, pretrained)
     size = parse_size(input_size) if input_size else _own_size(net)
     x = torch.zeros(1, *size)
     console = Console()
     if dry_run:
-        with Console(stderr=True).status("planning") as status:
-            made = plan(net, x, **options, progress=status.update)
+        with choose_report() as progress:
+            made = plan(net, x, **options, progress=None if as_json else progress)
         if as_json:
             typer.echo(json.dumps(made.to_dict()))
         else:
             console.print(made)
         return
-    with Console(stderr=True).status("planning") as status:
-        small, report = condense(net, x, **options, progress=status.update)
+    with choose_report() as progress:
+        small, report = condense(net, x, **options, progress=None if as_json else progress)
     folder.mkdir(parents=True, exist_ok=True)
     report.plan.save(folder / "plan.json")
     saved = report.plan.base is not None

@@ -17,6 +17,7 @@ from pdecnn.condensation.deployed import OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
+from pdecnn.condensation.progress import Report
 from pdecnn.export.check import ExportError
 from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
 from pdecnn.training.atomic import write_atomic
@@ -79,6 +80,7 @@ def run_job(
     plan_options: Mapping[str, Any] | None = None,
     data: Dataset | None = None,
     say: Callable[[str], None] | None = None,
+    progress: Report | None = None,
     reporter: Callable[[], Reporter] = Reporter,
 ) -> JobResult:
     """Condenses a ResNet-32 on the embedded images and recovers its accuracy; everything is written to `folder`.
@@ -92,6 +94,7 @@ def run_job(
         plan_options: Options of `plan`.
         data: Another dataset of grey images; the embedded one by default.
         say: Called with a line about each step.
+        progress: Shows the planning, as in `plan`.
         reporter: Makes what shows the progress of the training.
     """
     start, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
@@ -101,7 +104,7 @@ def run_job(
     image = torch.zeros(1, *data.image_shape)
 
     seed_everything(seed, "condense")
-    made = plan(teacher, image, **(plan_options or {}), progress=say)
+    made = plan(teacher, image, **(plan_options or {}), progress=progress)
     made.save(folder / "plan.json")
     student = made.apply(teacher)
     test = EvalLoader(data.test, 250, data.mean, data.std)

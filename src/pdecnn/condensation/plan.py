@@ -4,7 +4,7 @@ import dataclasses
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,17 @@ from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
-from pdecnn.condensation.propose import choose, measure_ms, module_costs, parse_budget, predicted, timed, with_costs
+from pdecnn.condensation.progress import Report, begin
+from pdecnn.condensation.propose import (
+    ROUNDS,
+    choose,
+    measure_ms,
+    module_costs,
+    parse_budget,
+    predicted,
+    timed,
+    with_costs,
+)
 from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.site import INITS, NOTHING, Cost, Run, Skipped
 from pdecnn.training.atomic import write_atomic
@@ -181,7 +191,7 @@ def plan(
     budget: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Report | None = None,
 ) -> Plan:
     """Finds the runs of repeated blocks of a CNN and plans one Global layer for each.
 
@@ -198,7 +208,8 @@ def plan(
         options: Changes to the `GlobalOptions` of the layers.
         base: How to build the model afresh, `{"name": ..., "kwargs": {...}}` for one of timm's registry; found by
             itself for models of timm and torchvision.
-        progress: Called with a line about each step.
+        progress: Called as `progress(text, done, total)` with what is being done, how many of its parts are done, and
+            how many there are; `condensation.progress` shows it.
 
     Example:
         >>> import timm, torch
@@ -209,10 +220,10 @@ def plan(
         (466906, 83194)
     """
     _check_arguments(model, keep, K, init)
-    say = progress or (lambda text: None)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    say("running the model once")
+    done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)
+    done()
     chain, skipped = find_runs(model, notes)
     dense, more = find_dense(model, notes)
     found = [*chain, *(d for d in dense if not any(_inside(d.parent, c) for c in chain))]
@@ -227,16 +238,15 @@ def plan(
             skipped.append(Skipped(run.path, reason))
         else:
             runs.append(run)
-    say(f"counting {len(runs)} runs")
-    costs = module_costs(model, inputs, [p for run in runs for p in run.members()]) if runs else {"": Cost()}
-    runs = _that_save([with_costs(run, costs) for run in runs], skipped)
-    runs = _that_work(model, inputs, runs, notes, skipped, say)
+    runs, total = _counted(model, inputs, runs, progress)
+    runs = _that_save(runs, skipped)
+    runs = _that_work(model, inputs, runs, notes, skipped, progress)
     if not runs:
         raise ValueError(_nothing(model, notes, skipped))
     description = dict(base) if base is not None else describe(model)
     shapes = tuple(tuple(x.shape) for x in inputs if isinstance(x, Tensor))
-    result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), costs[""], description)
-    return _within(result, model, inputs, budget, say) if budget else result
+    result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), total, description)
+    return _within(result, model, inputs, budget, progress) if budget else result
 
 
 def _check_arguments(model: nn.Module, keep: int, K: int, init: str) -> None:
@@ -302,6 +312,22 @@ def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
         raise ValueError(f"plan: {which!r} is neither a path nor a regular expression: {error}.") from error
 
 
+def _counted(
+    model: nn.Module, inputs: tuple[Any, ...], runs: list[Run], progress: Report | None
+) -> tuple[list[Run], Cost]:
+    """The runs with what their blocks and their Global layers cost, and the cost of the model."""
+    if not runs:
+        return [], Cost()
+    done = begin(progress, "counting what each run costs", len(runs) + 1)
+    costs = module_costs(model, inputs, [p for run in runs for p in run.members()])
+    done()
+    counted = []
+    for run in runs:
+        counted.append(with_costs(run, costs))
+        done()
+    return counted, costs[""]
+
+
 def _that_save(runs: list[Run], skipped: list[Skipped]) -> list[Run]:
     good = []
     for run in runs:
@@ -318,15 +344,21 @@ def _that_work(
     runs: list[Run],
     notes: Record,
     skipped: list[Skipped],
-    say: Callable[[str], None],
+    progress: Report | None,
 ) -> list[Run]:
     """The runs whose replacement runs and gives outputs of the same shape, tried together and, if need be, alone."""
-    say("trying the replacements")
-    if not runs or not _failure(model, inputs, runs, notes):
+    if not runs:
         return runs
+    done = begin(progress, "trying all replacements together", 1)
+    failure = _failure(model, inputs, runs, notes)
+    done()
+    if not failure:
+        return runs
+    done = begin(progress, "trying each replacement", len(runs))
     good: list[Run] = []
     for run in runs:
         failure = _failure(model, inputs, [*good, run], notes)
+        done()
         if failure:
             skipped.append(Skipped(run.path, f"the model does not run without these blocks: {failure}"))
         else:
@@ -359,22 +391,22 @@ def _nothing(model: nn.Module, notes: Record, skipped: list[Skipped]) -> str:
 
 
 def _within(
-    made: Plan, model: nn.Module, inputs: tuple[Any, ...], budget: Mapping[str, Any], say: Callable[[str], None]
+    made: Plan, model: nn.Module, inputs: tuple[Any, ...], budget: Mapping[str, Any], progress: Report | None
 ) -> Plan:
     """The plan with as many blocks as the budget allows; latency is measured on the model that comes out."""
     total, runs = made.before, list(made.runs)
     if "latency_ms" in budget:
-        say("timing every block")
-        runs = timed(runs, model, inputs)
-        total = dataclasses.replace(total, ms=measure_ms(model, inputs))
+        runs = timed(runs, model, inputs, progress=progress)
+        done = begin(progress, "timing the model", ROUNDS)
+        total = dataclasses.replace(total, ms=measure_ms(model, inputs, done=done))
     limits = parse_budget(budget, total)
     asked = limits.get("ms")
     for attempt in range(6):
         chosen = dataclasses.replace(made, before=total, runs=tuple(choose(runs, total, limits)))
         if asked is None:
             return chosen
-        ms = measure_ms(chosen.apply(model), inputs)
-        say(f"attempt {attempt + 1}: {ms:.2f} ms of {asked:.2f} ms")
+        done = begin(progress, f"timing plan {attempt + 1}, which may take {asked:.2f} ms", ROUNDS)
+        ms = measure_ms(chosen.apply(model), inputs, done=done)
         if ms <= asked:
             return chosen
         limits["ms"] *= 0.95 * asked / ms

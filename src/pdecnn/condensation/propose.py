@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,11 @@ from torch import nn
 
 from pdecnn.analysis.cost import profile
 from pdecnn.condensation.apply import global_layer
+from pdecnn.condensation.progress import Report, begin
 from pdecnn.condensation.record import eval_mode
 from pdecnn.condensation.site import Cost, Run
 
+ROUNDS = 7  # samples of a latency
 BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
 
 
@@ -40,19 +42,23 @@ def layer_cost(run: Run) -> Cost:
     return Cost(report.params, report.exact)
 
 
-def measure_ms(model: nn.Module, inputs: tuple[Any, ...], rounds: int = 7) -> float:
-    """Milliseconds of one forward pass in eval mode: the median of several."""
+def measure_ms(model: nn.Module, inputs: tuple[Any, ...], done: Callable[[], None] | None = None) -> float:
+    """Milliseconds of one forward pass in eval mode: the median of `ROUNDS`; `done` is called after each of them."""
     with eval_mode(model), torch.inference_mode():
         model(*inputs)
         samples = []
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             start = time.perf_counter()
             model(*inputs)
             samples.append(1e3 * (time.perf_counter() - start))
+            if done:
+                done()
     return sorted(samples)[len(samples) // 2]
 
 
-def timed(runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], rounds: int = 7) -> list[Run]:
+def timed(
+    runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], *, progress: Report | None = None
+) -> list[Run]:
     """The runs with milliseconds for every block, as measured inside the model, and for every Global layer."""
     paths = {path for run in runs for path in run.members()}
     began: dict[str, float] = {}
@@ -73,12 +79,18 @@ def timed(runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], rounds
         module = model.get_submodule(path)
         handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     try:
-        measure_ms(model, inputs, rounds)
+        done = begin(progress, f"timing {len(paths)} blocks", ROUNDS)
+        measure_ms(model, inputs, done)
     finally:
         for handle in handles:
             handle.remove()
     median = {path: sorted(s)[len(s) // 2] for path, s in samples.items()}
-    return [_with_ms(run, median, model) for run in runs]
+    done = begin(progress, "timing Global layers", len(runs))
+    found = []
+    for run in runs:
+        found.append(_with_ms(run, median, model))
+        done()
+    return found
 
 
 def _with_ms(run: Run, median: Mapping[str, float], model: nn.Module) -> Run:
