@@ -64,6 +64,8 @@ def command(
     except KeyboardInterrupt:
         typer.echo(f"Interrupted. What was finished is in {folder}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
+    except typer.Exit:  # a RuntimeError by its class
+        raise
     except (OSError, ValueError, RuntimeError, ModuleNotFoundError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error
@@ -129,7 +131,7 @@ def condense_one(
 
     net = make_model(name, pretrained)
     size = parse_size(input_size) if input_size else _own_size(net)
-    x = torch.zeros(1, *size)
+    x = torch.randn(1, *size, generator=torch.Generator().manual_seed(0))
     console = Console()
     if dry_run:
         with choose_report() as progress:

@@ -20,7 +20,7 @@ from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import Report
 from pdecnn.export.check import ExportError
 from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
-from pdecnn.training.atomic import write_atomic
+from pdecnn.training.atomic import clean_up, write_atomic
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
@@ -99,16 +99,18 @@ def run_job(
     """
     start, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
     folder.mkdir(parents=True, exist_ok=True)
+    clean_up(folder)
     data = load_dataset(DATA) if data is None else data
     teacher = _teacher(train_teacher, data, folder, say, reporter)
     image = torch.zeros(1, *data.image_shape)
+    test = EvalLoader(data.test, 250, data.mean, data.std)
+    accuracies = {"teacher": evaluate(teacher, test).accuracy}
+    save_checkpoint(folder / "teacher", teacher, {"model": describe(teacher), "accuracy": accuracies["teacher"]})
 
     seed_everything(seed, "condense")
     made = plan(teacher, image, **(plan_options or {}), progress=progress)
     made.save(folder / "plan.json")
     student = made.apply(teacher)
-    test = EvalLoader(data.test, 250, data.mean, data.std)
-    accuracies = {"teacher": evaluate(teacher, test).accuracy}
     accuracies["new layers untrained"] = evaluate(student, test).accuracy
 
     say("fitting each Global layer to the feature maps of the blocks it replaces, without labels")
@@ -121,11 +123,12 @@ def run_job(
         student, teacher, data, epochs=epochs, seed=seed, augment=AUGMENT, recipe=settings, reporter=reporter()
     )
     if outcome.status == "stopped":
-        raise StoppedError(f"stopped in epoch {outcome.step}; the plan and the teacher are in {folder}")
+        raise StoppedError(f"stopped at step {outcome.step} of distilling; the plan and the teacher are in {folder}")
     accuracies["distilled"] = evaluate(student, test).accuracy
 
     say("counting, timing, writing")
-    files = _save(folder, teacher, student, accuracies)
+    save_condensed(folder / "student", student, accuracy=accuracies["distilled"])
+    files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
     named = {"before": teacher, "after": student}
     found, speedups = figures(named, image, {"before": accuracies["teacher"], "after": accuracies["distilled"]}, files)
     say("writing for ONNX Runtime, comparing, timing")
@@ -165,14 +168,6 @@ def _teacher(
     if outcome.status == "stopped":
         raise StoppedError(f"stopped while training the teacher, at step {outcome.step}; nothing was written")
     return teacher.eval()
-
-
-def _save(folder: Path, teacher: nn.Module, student: nn.Module, accuracies: dict[str, float]) -> dict[str, Path]:
-    base = describe(teacher)
-    save_checkpoint(folder / "teacher", teacher, {"model": base, "accuracy": accuracies["teacher"]})
-    save_condensed(folder / "student", student, accuracy=accuracies["distilled"])
-    names = {"before": "teacher", "after": "student"}
-    return {name: folder / path / "model.safetensors" for name, path in names.items()}
 
 
 def deploy(

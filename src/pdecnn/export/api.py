@@ -224,7 +224,7 @@ def _check_path(path: str | os.PathLike[str], format: str) -> Path:
 
 
 def _temporary_beside(target: Path) -> Path:
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".tmp-{target.stem}-", suffix=target.suffix)
     os.close(descriptor)
     os.chmod(name, 0o644)
     return Path(name)

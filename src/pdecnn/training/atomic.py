@@ -31,12 +31,14 @@ def write_atomic(path: Path, content: bytes | str) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+        temporary = None
         sync_folder(path.parent)
     except OSError as error:
-        if temporary:
+        raise SaveError(path, error) from error
+    finally:
+        if temporary:  # an error, or Ctrl-C
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise SaveError(path, error) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,85 @@
+"""Starts `pdecnn condense` several times and interrupts each at another moment, as Ctrl-C does.
+
+    python interrupted_jobs.py FOLDER
+
+Everything is imported once; each job is then a process of its own, on a few images of the embedded data, with its
+output in FOLDER/NAME.err and FOLDER/NAME.out. Prints `{name: [exit code, files]}` as JSON. The last job is not
+interrupted and works in the folder of the one before it.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import accelerate  # noqa: F401
+import onnxruntime  # noqa: F401
+import onnxscript  # noqa: F401
+import torch
+
+from pdecnn.cli import main
+from pdecnn.condensation import job
+from pdecnn.training import load_dataset
+
+QUICK = ("--epochs", "3", "--K", "1", "--only", "stages.2", "--threads", "1")
+JOBS = {  # the line to wait for, seconds after it, more arguments
+    "teacher": ("training the teacher", 1.0, ("--train-teacher",)),
+    "fit": ("fitting each Global layer", 0.3, ()),
+    "distill": ("epoch 1/3", 0.05, ()),
+    "export": ("writing for ONNX Runtime", 1.5, ()),
+    "again": (None, 0.0, ()),
+}
+
+
+def target_of(folder: Path, name: str) -> Path:
+    return folder / ("export" if name == "again" else name)
+
+
+def child(folder: Path, name: str, arguments: tuple[str, ...]) -> None:
+    for number, suffix in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / f"{name}.{suffix}", os.O_WRONLY | os.O_CREAT), number)
+    target = target_of(folder, name)
+    sys.argv = ["pdecnn", "condense", *QUICK, "--output", str(target), *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)  # the threads of what was imported stayed with the parent
+
+
+def wait_for(line: str, file: Path, pid: int) -> None:
+    for _ in range(1200):
+        if file.exists() and line in file.read_text():
+            return
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            raise SystemExit(f"the job ended before {line!r}: {file.read_text()}")
+        time.sleep(0.05)
+    raise SystemExit(f"no {line!r} in a minute: {file.read_text()}")
+
+
+def run(folder: Path) -> dict[str, tuple[int, list[str]]]:
+    small = load_dataset("fashion-mini").limit(128, 32)
+    job.load_dataset = lambda name: small
+    ends = {}
+    for name, (line, seconds, arguments) in JOBS.items():
+        pid = os.fork()
+        if not pid:
+            child(folder, name, arguments)
+        if line is not None:
+            wait_for(line, folder / f"{name}.err", pid)
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGINT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        target = target_of(folder, name)
+        ends[name] = code, sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
+    return ends
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(run(Path(sys.argv[1]))))
