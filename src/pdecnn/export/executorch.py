@@ -38,10 +38,11 @@ def write_pte(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
 def load_pte(path: Path) -> Runner:
     """A function of tensors that runs the file `path`, for the batch it was written for."""
     runtime = _require("executorch.runtime").Runtime.get()
-    method = runtime.load_program(path.read_bytes()).load_method("forward")
+    program = runtime.load_program(path)
+    method = program.load_method("forward")
 
-    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
+    def run(inputs: Sequence[Tensor], owner: Any = program) -> list[Tensor]:  # the method's memory is the program's
         with torch.no_grad():
-            return list(method.execute([x.contiguous() for x in inputs]))
+            return [y.clone() for y in method.execute([x.contiguous() for x in inputs])]
 
     return run
