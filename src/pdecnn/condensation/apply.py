@@ -107,10 +107,25 @@ def global_layer(run: Run, init: nn.Module | None, like: Tensor) -> GlobalLayer:
     options = DEFAULTS.replace({"residual": run.signed, **run.options, "K": run.K})
     dtype = like.dtype if like.dtype.is_floating_point else torch.float32
     layer = options.build(run.shape[0], init, device=like.device, dtype=dtype)
+    start_coefficients(layer, run.rms)
     if options.residual:
         layer.act = nn.Identity()
         nn.init.zeros_(layer.norm.weight)  # type: ignore[arg-type]
     return layer
+
+
+@torch.no_grad()
+def start_coefficients(layer: GlobalLayer, rms: float) -> None:
+    """Lets velocities and diffusivities of maps as large as `rms` start about as large as they will be in training.
+
+    A new norm divides by 1 until it has seen data. The velocities of a large map are then as large as the map, far
+    beyond what the scheme can carry (`layers/stability.py`), and each such layer makes the next one's map larger still.
+    Maps smaller than 1 are left as they are.
+    """
+    for part in (layer.velocity, layer.diffusion):
+        for norm in part.modules():
+            if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
+                norm.running_var.fill_(max(1.0, rms**2))
 
 
 def _with_hooks(layer: nn.Module, old: nn.Module) -> nn.Module:

@@ -30,6 +30,7 @@ from pdecnn.condensation.propose import (
 )
 from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.site import INITS, NOTHING, Cost, Run, Skipped
+from pdecnn.condensation.trial import try_runs
 from pdecnn.training.atomic import write_atomic
 
 FORMAT = "pdecnn-plan/1"
@@ -346,38 +347,24 @@ def _that_work(
     skipped: list[Skipped],
     progress: Report | None,
 ) -> list[Run]:
-    """The runs whose replacement runs and gives outputs of the same shape, tried together and, if need be, alone."""
+    """The runs whose replacement works, with the size of the maps they meet; tried together and, if need be, alone."""
     if not runs:
         return runs
     done = begin(progress, "trying all replacements together", 1)
-    failure = _failure(model, inputs, runs, notes)
+    good, failure = try_runs(model, inputs, runs, notes)
     done()
     if not failure:
-        return runs
+        return good
     done = begin(progress, "trying each replacement", len(runs))
-    good: list[Run] = []
+    good = []
     for run in runs:
-        failure = _failure(model, inputs, [*good, run], notes)
-        done()
+        tried, failure = try_runs(model, inputs, [*good, run], notes)
         if failure:
             skipped.append(Skipped(run.path, f"the model does not run without these blocks: {failure}"))
         else:
-            good.append(run)
+            good = tried
+        done()
     return good
-
-
-def _failure(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], notes: Record) -> str:
-    try:
-        found = record(apply_runs(model, runs), inputs)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:200]
-    dead = [run.site for run in runs if run.site and not found.calls.get(run.site)]
-    if dead:
-        return f"the Global layer at {dead[0]} is not called"
-    before, after = notes.output_shapes, found.output_shapes
-    if any(run.is_dense for run in runs):  # the maps of a backbone become narrower
-        before, after = ([s[:1] + s[2:] if len(s) == 4 else s for s in shapes] for shapes in (before, after))
-    return "" if before == after else f"it returns {after}, not {before}"
 
 
 def _nothing(model: nn.Module, notes: Record, skipped: list[Skipped]) -> str:

@@ -64,6 +64,7 @@ class Record:
         convolutions: Every convolution that ran.
         returned: The `id` of every tensor that the model returned.
         output_shapes: The shapes of these.
+        finite: Whether all their values are finite, as far as there are values.
     """
 
     calls: dict[str, list[Call]] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class Record:
     convolutions: list[Convolution] = field(default_factory=list)
     returned: set[int] = field(default_factory=set)
     output_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    finite: bool = True
     keep: list[Any] = field(default_factory=list)  # tensors stay alive, so that an id means one tensor
 
     def non_negative(self, h: Tensor) -> bool:
@@ -99,6 +101,7 @@ def record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
     leaves = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
     result.returned = {id(t) for t in leaves}
     result.output_shapes = [tuple(t.shape) for t in leaves]
+    result.finite = all(t.is_meta or bool(t.isfinite().all()) for t in leaves)
     result.keep.append(out)
     return result
 

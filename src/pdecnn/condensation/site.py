@@ -45,6 +45,8 @@ class Run:
         K: Time steps of the Global layer.
         init: Its first guess F: `"identity"`, or `"block"`: the first of the removed blocks, which keeps its weights.
         options: Changes to the `GlobalOptions` of the layer.
+        rms: Root mean square of the first guess on the inputs that were planned with; the norms of the layer's
+            coefficients start from it, since velocities that grow with the map make the steps unstable.
         costs: The cost of each block.
         layer_cost: The cost of the Global layer without its first guess.
         growth: Channels that each block of a dense run adds.
@@ -64,6 +66,7 @@ class Run:
     K: int = 5
     init: str = "identity"
     options: dict[str, Any] = field(default_factory=dict)
+    rms: float = 1.0
     costs: tuple[Cost, ...] = ()
     layer_cost: Cost = NOTHING
     growth: int = 0

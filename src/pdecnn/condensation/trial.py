@@ -1,0 +1,69 @@
+"""Try a condensed model before it is promised: it must run, answer in the same shapes, and stay finite."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.condensation.apply import apply_runs, global_layers, start_coefficients
+from pdecnn.condensation.record import Record, record
+from pdecnn.condensation.site import Run
+from pdecnn.layers.global_layer import GlobalLayer
+
+
+def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], notes: Record) -> tuple[list[Run], str]:
+    """The runs with the size of the maps that their Global layers meet, and what went wrong; empty if nothing did.
+
+    Args:
+        model: The model before.
+        inputs: What it is run on; constant ones are replaced by noise, as they say nothing about sizes.
+        runs: All of them are condensed together.
+        notes: The record of the model before.
+    """
+    sizes: dict[str, float] = {}
+    try:
+        small = apply_runs(model, runs)
+        for site, layer in global_layers(small, runs).items():
+            layer.register_forward_pre_hook(_start_from(sizes, site))
+        found = record(small, tuple(lively(x) for x in inputs))
+    except Exception as error:
+        return [], f"{type(error).__name__}: {error}"[:200]
+    failure = _difference(runs, notes, found)
+    return [dataclasses.replace(run, rms=sizes.get(run.site, 1.0)) for run in runs], failure
+
+
+def lively(x: Any) -> Any:
+    """The tensor itself or, if all its numbers are one, as in `torch.zeros`, normal noise of its shape.
+
+    Example:
+        >>> lively(torch.zeros(2, 3)).std() > 0.1
+        tensor(True)
+    """
+    if not isinstance(x, Tensor) or x.is_meta or not x.is_floating_point() or x.numel() < 2 or x.min() < x.max():
+        return x
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    return noise.to(device=x.device, dtype=x.dtype)
+
+
+def _start_from(sizes: dict[str, float], site: str) -> Callable[[GlobalLayer, tuple[Any, ...]], None]:
+    def hook(layer: GlobalLayer, args: tuple[Any, ...]) -> None:
+        h, _ = layer.first_guess(*args)
+        rms = 1.0 if h.is_meta else float(h.double().square().mean().sqrt())
+        sizes[site] = float(f"{rms:.4g}")
+        start_coefficients(layer, sizes[site])
+
+    return hook
+
+
+def _difference(runs: Sequence[Run], notes: Record, found: Record) -> str:
+    dead = [run.site for run in runs if run.site and not found.calls.get(run.site)]
+    if dead:
+        return f"the Global layer at {dead[0]} is not called"
+    before, after = notes.output_shapes, found.output_shapes
+    if any(run.is_dense for run in runs):  # the maps of a backbone become narrower
+        before, after = ([s[:1] + s[2:] if len(s) == 4 else s for s in shapes] for shapes in (before, after))
+    if before != after:
+        return f"it returns {after}, not {before}"
+    return "what it returns is not finite" if notes.finite and not found.finite else ""
