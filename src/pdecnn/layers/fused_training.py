@@ -16,7 +16,7 @@ from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, Pair
 
 _ACTS = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Identity: "identity"}
-_SIDES = (3, 5)
+_SIZES = ((3, 3), (5, 5))
 
 
 def coefficient_pairs(velocity: nn.Module, diffusion: nn.Module, h: Tensor) -> tuple[Pair, Pair]:
@@ -91,7 +91,7 @@ def _can_run(h: Tensor) -> bool:
         and h.dtype == torch.float32
         and h.numel() > h.shape[1] > 0  # the norm itself refuses one value per channel
         and is_native("depthwise_norm")
-        and not torch.jit.is_tracing()
+        and torch._C._get_tracing_state() is None
         and not torch.is_autocast_enabled("cpu")
         and torch._C._functorch.peek_interpreter_stack() is None
         and not any(hooks for hooks in _GLOBAL_HOOKS)
@@ -119,7 +119,7 @@ def _is_stencil(op: nn.Module, h: Tensor) -> bool:
     return (
         type(op) is nn.Conv2d
         and op.in_channels == op.out_channels == op.groups == h.shape[1]
-        and op.kernel_size in ((side, side) for side in _SIDES)
+        and op.kernel_size in _SIZES
         and op.padding == (op.kernel_size[0] // 2, op.kernel_size[1] // 2)
         and op.padding_mode == "zeros"
         and op.stride == op.dilation == (1, 1)

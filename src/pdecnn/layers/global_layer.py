@@ -175,7 +175,8 @@ class GlobalLayer(nn.Module):
 
     def coefficients(self, h: Tensor) -> Coefficients:
         """`u, v, D_x, D_y` as the solver gets them, from the first guess `h`."""
-        (u, v), (D_x, D_y) = coefficient_pairs(self.velocity, self.diffusion, h)
+        pairs: Any = coefficient_pairs(self.velocity, self.diffusion, h)
+        (u, v), (D_x, D_y) = pairs
         if self.flow_sign < 0:
             u, v = -u, -v
         dx, dy = self.spacings
@@ -267,7 +268,8 @@ class GlobalLayer(nn.Module):
     def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
         H, W = h.shape[2:]
         dx, dy = self.spacings
-        h, h_prev, f, u, v, D_x, D_y = self._prepare(h, h_prev, f, *coefficients)
+        same = h_prev is h  # then the solver takes one gradient for both
+        h, h_prev, f, u, v, D_x, D_y = self._prepare(h, None if same else h_prev, f, *coefficients)
         h = kernels.advection_diffusion(
             h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=self.dt, dx=dx, dy=dy, boundary=self.boundary
         )

@@ -17,11 +17,19 @@ Status forward(const ForwardCall& call) {
   if (!sums.ok() || !centres.ok()) return kOutOfMemory;
   double* partial = reinterpret_cast<double*>(sums.data());
   float* centre = reinterpret_cast<float*>(centres.data());
-  for (int64_t c = 0; c < p.C; ++c)
-    for (int m = 0; m < M; ++m) centre[c * M + m] = middle_value<K>(p, m, c);
+  auto add_up = [&](const Task& t, const Memory& memory) {
+    double* to = partial + t.index * tasks.channels * M * 2;
+    for (int64_t i = 0; i < tasks.channels * M * 2; ++i) to[i] = 0;
+    count<L, K, M>(p, t, memory, centre, to);
+  };
+  // Squares are taken about the mean of the first sample, lest the variance be the small difference of large numbers.
   Status status = run(p, tasks, 1, 1, [&](const Task& t, const Memory& memory) {
-    count<L, K, M>(p, t, memory, centre, partial + t.index * tasks.channels * M * 2);
+    if (t.n_begin == 0) add_up({t.index, 0, 1, t.c, t.channels}, memory);
   });
+  if (status != kOk) return status;
+  for (int64_t c = 0; c < p.C; ++c)
+    for (int m = 0; m < M; ++m) centre[c * M + m] = float(tasks.total(partial, c, M * 2, m * 2) / double(p.plane()));
+  status = run(p, tasks, 1, 1, add_up);
   if (status != kOk) return status;
   for (int64_t c = 0; c < p.C; ++c)
     for (int m = 0; m < M; ++m) {

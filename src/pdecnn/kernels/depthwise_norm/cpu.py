@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pdecnn.kernels.depthwise_norm.op import LIBRARY, LIMITS, Gradients, Maps, _backward_reference, _forward_reference
+from pdecnn.kernels.advection_diffusion.op import LIBRARY
+from pdecnn.kernels.depthwise_norm.op import LIMITS, Gradients, Maps, _backward_reference, _forward_reference
 from pdecnn.kernels.native import Library
 
 SHAPES = ((1, 1), (3, 2), (3, 4), (5, 2), (5, 4))  # sides of the stencils and numbers of maps that are compiled

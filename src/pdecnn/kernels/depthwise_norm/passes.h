@@ -29,18 +29,6 @@ Stencils<K, M> normalised(const Problem& p, int64_t c, const float* mean, const 
   return s;
 }
 
-// The value of stencil m in the middle of the first sample.
-template <int K>
-float middle_value(const Problem& p, int64_t m, int64_t c) {
-  float sum = 0;
-  for (int64_t i = 0; i < K * K; ++i) {
-    const int64_t y = p.H / 2 + i / K - K / 2, x = p.W / 2 + i % K - K / 2;
-    if (y < 0 || y >= p.H || x < 0 || x >= p.W) continue;
-    sum += p.tap(m, c, i) * p.h[p.interleaved ? (y * p.W + x) * p.C + c : c * p.plane() + y * p.W + x];
-  }
-  return sum;
-}
-
 // Affine map and activation of the normalised values, and which of them it lets pass; NaN does, as in torch.
 template <class L, int M>
 struct Output {
@@ -62,7 +50,7 @@ struct Output {
   }
 };
 
-// Sums of values and of squares, (channels, M, 2).
+// Sums of values and of squares, (channels, M, 2), of the values less `centre`, (C, M).
 template <class L, int K, int M>
 void count(const Problem& p, const Task& t, const Memory& memory, const float* centre, double* sums) {
   const int64_t rows = strip<L, K>(p.W);
@@ -142,17 +130,24 @@ void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memo
   }
 }
 
-// R rows of the transposed stencils over the maps' frames, at one vector of columns.
+// R rows of the transposed stencils over the maps' frames, at one vector of columns; every value is read once.
 template <class L, int K, int M, int R>
 PDECNN_INLINE void turned(const float* const (&frame)[M], int64_t at, int64_t stride, const float (&taps)[M][K * K],
                           typename L::V (&out)[R]) {
   for (int r = 0; r < R; ++r) out[r] = typename L::V{};
-  for (int m = 0; m < M; ++m)
-    for (int p = 0; p < K; ++p)
+  PDECNN_UNROLL
+  for (int m = 0; m < M; ++m) {
+    PDECNN_UNROLL
+    for (int i = 0; i < R + K - 1; ++i) {
+      PDECNN_UNROLL
       for (int q = 0; q < K; ++q) {
-        const auto tap = L::all(taps[m][K * K - 1 - (p * K + q)]);
-        for (int r = 0; r < R; ++r) out[r] += tap * L::load(frame[m] + at + (r + p) * stride + q);
+        const auto value = L::load(frame[m] + at + i * stride + q);
+        PDECNN_UNROLL
+        for (int r = 0; r < R; ++r)
+          if (i >= r && i - r < K) out[r] += L::all(taps[m][K * K - 1 - ((i - r) * K + q)]) * value;
       }
+    }
+  }
 }
 
 // sum of grad[y, x] h[y + p, x + q] over rows [begin, end) for the taps of row p, added to sums[m][p][q].

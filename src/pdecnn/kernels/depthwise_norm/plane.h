@@ -13,17 +13,20 @@ namespace depthwise_norm {
 template <int K>
 constexpr int kRows = K == 1 ? 1 : kVectorBytes == 64 ? 4 : 2;
 
-// A plane with `radius` zeros on each side, and room for the last vector of a row and the last block of rows.
+// A plane with `radius` zeros on each side, its rows aligned. The zeros after a row are also those before the next, and
+// there is room for the last vector of a row and the last block of rows.
 class Frame {
  public:
-  static int64_t numbers(int64_t H, int64_t W, int64_t radius) { return (H + 2 * radius + 3) * length(W, radius); }
+  static int64_t numbers(int64_t H, int64_t W, int64_t radius) {
+    return kFront + (H + 2 * radius + kSpareRows) * length(W, radius) + kFront;
+  }
   Frame(float* memory, int64_t H, int64_t W, int64_t radius)
-      : H_(H), W_(W), radius_(radius), stride_(length(W, radius)), memory_(memory) {}
+      : H_(H), W_(W), radius_(radius), stride_(length(W, radius)), first_(memory + kFront + radius * stride_) {}
 
   int64_t stride() const { return stride_; }
   int64_t columns() const { return W_; }
-  float* data() const { return memory_; }                                     // where the first pixel's first tap is
-  float* inside() const { return memory_ + radius_ * stride_ + radius_; }  // the first pixel
+  float* data() const { return first_ - radius_ * stride_ - radius_; }  // where the first pixel's first tap is
+  float* inside() const { return first_; }                              // the first pixel
 
   void fill(const float* plane) {
     for (int64_t y = 0; y < H_; ++y) {
@@ -37,12 +40,13 @@ class Frame {
   }
 
  private:
+  static constexpr int64_t kFront = 16, kSpareRows = 3;
   static int64_t length(int64_t W, int64_t radius) {
-    const int64_t n = round_up(W, 16) + 2 * radius + 16;
-    return n * int64_t(sizeof(float)) % 512 == 0 ? n + 16 : n;
+    const int64_t n = round_up(W + radius, 16);
+    return n % 1024 == 0 ? n + 16 : n;  // else all rows would fall into the same few sets of the cache
   }
   const int64_t H_, W_, radius_, stride_;
-  float* memory_;
+  float* first_;
 };
 
 // What a lane holds beyond the last column must not be counted: zero there.

@@ -66,7 +66,7 @@ struct Tasks {
 class Memory {
  public:
   Memory(const Problem& p, int64_t channels, int64_t frames, int64_t slots)
-      : p_(p), frame_(round_up(Frame::numbers(p.H, p.W, p.side / 2), 16) + 16), stride_(p.interleaved ? p.plane() + 16 : p.plane()),
+      : p_(p), frame_(round_up(Frame::numbers(p.H, p.W, p.side / 2), 16)), stride_(p.interleaved ? p.plane() + 16 : p.plane()),
         slot_(channels * stride_), slots_(frames * frame_),
         arena_(size_t(slots_ + (p.interleaved ? slots * slot_ : 0)) * sizeof(float)) {}
   bool ok() const { return arena_.ok(); }
