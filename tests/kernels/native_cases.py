@@ -11,6 +11,7 @@ from solver_cases import BOUNDARIES, DTYPES, LAYOUTS, compare, fields
 
 from pdecnn import functional, kernels
 from pdecnn.kernels import shared_expand
+from pdecnn.kernels.depthwise_norm import op as norm_op
 from pdecnn.kernels.global_layer.op import _default
 from pdecnn.kernels.spectral_filter import choice
 from pdecnn.layers import GlobalLayer
@@ -69,6 +70,21 @@ def check_depthwise(_):
             kernels.depthwise, functional.depthwise, (randn(2, 3, *size), randn(3, *[m] * len(size), seed=1)), boundary
         )
     same(kernels.depthwise, functional.depthwise, (randn(0, 3, 4, 4), randn(3, 3, 3)), "periodic")
+
+
+def check_depthwise_norm(_):
+    for i, (H, W, kind) in enumerate(product((1, 4, 9), (1, 8, 19, 32), ((1, 1), (2, 3), (4, 3), (2, 5), (4, 5)))):
+        M, k = kind
+        C = (1, 3, 18)[i % 3]
+        weight = None if k == 1 else randn(M, C, k, k, seed=1)
+        h = randn(3, C, H, W).contiguous(memory_format=(torch.contiguous_format, torch.channels_last)[i // 3 % 2])
+        arguments = (h, weight, None, randn(M, C, seed=2), randn(M, C, seed=3), [0.1] * M, "identity")
+        maps, mean, var = torch.ops.pdecnn.depthwise_norm(*arguments)
+        torch.testing.assert_close((maps, mean, var), norm_op._forward_reference(*arguments), rtol=1e-4, atol=1e-4)
+        grads = [randn(*h.shape, seed=4 + m).contiguous() for m in range(M)]
+        found = torch.ops.pdecnn.depthwise_norm_backward(grads, mean, var, *arguments)
+        expected = norm_op._backward_reference(grads, mean, var, *arguments)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 
 def check_shared_expand(_):

@@ -1,4 +1,4 @@
-"""A Global layer in training, by the fused operator and module by module: the same, and the modules where it must be."""
+"""A Global layer in training, by the fused operator and module by module: the same, and modules where it must be."""
 
 import copy
 from functools import partial
