@@ -2,10 +2,16 @@
 
 import json
 import os
+import sys
 
+import pytest
+import timm
+import torch
 from typer.testing import CliRunner
 
+from pdecnn.analysis.latency import Timing
 from pdecnn.cli import app
+from pdecnn.export import session
 
 run = CliRunner().invoke
 
@@ -29,6 +35,62 @@ def test_export_json(tmp_path):
     assert report["agreement"]["max_error"] < 1e-4
     assert report["bytes"] == file.stat().st_size
     assert report["latency"] == []
+
+
+def test_an_8_bit_file_is_timed_itself_beside_its_float_twin(tmp_path):
+    file = tmp_path / "toy.onnx"
+    options = ["--output", str(file), "--batch", "1", "--samples", "16", "--int8", "--json"]
+    result = run(app, ["export", "mnist_toy_conv", *options])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    sizes = {row["runtime"]: row["bytes"] for row in report["latency"]}
+    assert list(sizes) == ["eager", "optimized", "onnx", "onnx-int8"]
+    assert sizes["onnx-int8"] == report["bytes"] == file.stat().st_size
+    assert sizes["onnx-int8"] != sizes["onnx"]
+    assert report["int8"]
+    assert report["agreement"]["max_error"] > 0
+
+
+def test_a_slower_8_bit_file_is_told_in_one_line(tmp_path, monkeypatch):
+    def slower(candidates, **options):
+        return {name: Timing(name, (2e-3 if name == "int8" else 1e-3,)) for name in candidates}
+
+    monkeypatch.setattr(sys.modules["pdecnn.export.api"], "measure", slower)
+    options = ["--output", str(tmp_path / "toy.onnx"), "--batch", "", "--samples", "8", "--int8"]
+    result = run(app, ["export", "mnist_toy_conv", *options])
+    assert result.exit_code == 0, result.output
+    expected = "Warning: export: on this machine the 8-bit file takes 2.00 ms for one sample, the float file 1.00 ms."
+    assert result.stderr.splitlines() == [expected]
+
+
+def test_a_tag_loads_trained_weights_and_a_bare_name_is_told_to_be_random(tmp_path):
+    options = ["--output", str(tmp_path / "net.onnx"), "--batch", "", "--samples", "8"]
+    plain = run(app, ["export", "mnist_toy_conv", *options])
+    assert "The weights of mnist_toy_conv are random" in plain.output
+    trained = run(app, ["export", "mnist_toy_conv.mnist", *options])
+    assert trained.exit_code == 0, trained.output
+    assert "random" not in trained.output
+    x = torch.rand(2, 1, 28, 28)
+    (logits,) = session(tmp_path / "net.onnx").run(None, {"input": x.numpy()})
+    with torch.no_grad():
+        expected = timm.create_model("mnist_toy_conv", pretrained=True).eval()(x)
+    torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adaptive_solver_is_refused_and_the_advice_works(tmp_path):
+    pytest.importorskip("torchdiffeq")
+    options = ["--output", str(tmp_path / "ode.onnx"), "--batch", "", "--samples", "4"]
+    result = run(app, ["export", "mnist_odenet", *options])
+    assert result.exit_code == 1
+    assert "--ode-steps 8" in result.output
+    assert os.listdir(tmp_path) == []
+    result = run(app, ["export", "mnist_odenet", "--ode-steps", "8", *options])
+    assert result.exit_code == 0, result.output
+    assert "8 steps of rk4 against the adaptive solver: max error" in result.output
+    assert os.listdir(tmp_path) == ["ode.onnx"]
+    result = run(app, ["export", "mnist_toy_conv", "--ode-steps", "8", *options])
+    assert result.exit_code == 1
+    assert "has no ODE block with an adaptive solver" in result.output
 
 
 def test_export_refuses_and_leaves_nothing(tmp_path):

@@ -1,6 +1,7 @@
 """`pdecnn export CHECKPOINT|MODEL`: write a file for an edge runtime, run it and compare."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from pdecnn.cli import app
 from pdecnn.cli.profile import create, parse_size
 from pdecnn.cli.train import fail
+from pdecnn.export.api import ExportReport
 
 
 @app.command("export")
@@ -24,34 +26,53 @@ def command(
     int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
     input_size: Annotated[str | None, typer.Option("--input", help="C,H,W; the model's own by default.")] = None,
     samples: Annotated[int, typer.Option(help="Images to compare on.")] = 64,
+    ode_steps: Annotated[
+        int | None, typer.Option(min=1, help="Equal steps of rk4 in place of an adaptive ODE solver.")
+    ] = None,
     teacher: Annotated[str | None, typer.Option(help="A model to time beside it, in the same runtime.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes to time; empty for none.")] = "1,64",
     opset: Annotated[int, typer.Option(help="Version of the ONNX operators.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Export a model; the command fails, and leaves no file, if the file does not compute what the model does."""
-    from pdecnn.export.api import FORMATS, export
+    from pdecnn.export.api import FORMATS, ExportWarning, export
     from pdecnn.export.images import real_images
+    from pdecnn.export.ode import fix_steps
 
     net, size = load(model, input_size)
     target = output or Path(f"{Path(model).name}{FORMATS.get(format, '')}")
     try:
         images = real_images(size, samples)
+        adaptive = net
+        if ode_steps:
+            net = fix_steps(net, ode_steps)
         calibration = real_images(size, 256, split="train").split(32) if int8 else None
-        report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
-        rows = timings(model, net, images, target, ops, teacher, batch) if batch and format == "onnx" else []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ExportWarning)
+            report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
+        rows = timings(model, net, images, report, teacher, batch) if batch and format == "onnx" else []
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
+    for warning in caught:
+        if issubclass(warning.category, ExportWarning):
+            typer.echo(f"Warning: {warning.message}", err=True)
     if as_json:
         typer.echo(json.dumps({**report.to_dict(), "latency": rows}))
         return
     agreement = report.agreement
     assert agreement is not None
-    typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {report.format}, {report.ops} ops.")
+    bits = ", 8-bit convolutions" if report.int8 else ""
+    typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {report.format}, {report.ops} ops{bits}.")
     typer.echo(
         f"Against the model on {agreement.samples} images: max error {agreement.max_error:.1e} of the largest output, "
         f"top-1 agreement {100 * agreement.top1:.1f} %."
     )
+    if ode_steps:
+        typer.echo(f"{ode_steps} steps of rk4 against the adaptive solver: {_against(adaptive, net, images)}.")
+    if is_untrained(model):
+        typer.echo(
+            f"The weights of {model} are random: name a checkpoint folder, or a model with a tag, for trained ones."
+        )
     if rows:
         Console().print(table(rows))
 
@@ -66,7 +87,7 @@ def load(model: str, input_size: str | None) -> tuple[nn.Module, tuple[int, ...]
         except (OSError, ValueError) as error:
             fail(error)
     else:
-        net = create(model)
+        net = create(model, pretrained="." in model)  # a tag names trained weights
     if input_size:
         return net.eval(), parse_size(input_size)
     cfg: Any = getattr(net, "pretrained_cfg", None) or {}
@@ -74,16 +95,31 @@ def load(model: str, input_size: str | None) -> tuple[nn.Module, tuple[int, ...]
     return net.eval(), (int(getattr(net, "in_chans", size[0])), *size[1:])
 
 
+def is_untrained(model: str) -> bool:
+    """Whether `load` made the model from its name alone."""
+    return not Path(model).is_dir() and "." not in model
+
+
+def _against(adaptive: nn.Module, fixed: nn.Module, images: torch.Tensor) -> str:
+    from pdecnn.export.check import as_outputs, compare
+
+    with torch.no_grad():
+        found = compare(as_outputs(adaptive(images)), as_outputs(fixed(images)))
+    return f"max error {found.max_error:.1e} of the largest output, top-1 agreement {100 * found.top1:.1f} %"
+
+
 def timings(
-    name: str, net: nn.Module, images: torch.Tensor, file: Path, ops: str, teacher: str | None, batch: str
+    name: str, net: nn.Module, images: torch.Tensor, report: ExportReport, teacher: str | None, batch: str
 ) -> list[dict[str, Any]]:
-    """p50 and p90 on one thread: the file, eager, `optimize_for_inference`, and the teacher's ONNX file."""
+    """p50 and p90 on one thread: eager, `optimize_for_inference`, the file, its float twin (8 bits), the teacher's."""
     from pdecnn.cli.bench import numbers
     from pdecnn.export.bench import bench
 
-    runtime = "onnx-fused" if ops == "fused" else "onnx"
+    label = "onnx-int8" if report.int8 else "onnx-fused" if report.ops == "fused" else "onnx"
     sizes = numbers(batch, "--batch")
-    rows = bench({name: (net, images)}, runtimes=("eager", "optimized", runtime), batches=sizes, max_seconds=5.0)
+    runtimes = ("eager", "optimized", "onnx") if report.int8 else ("eager", "optimized")
+    file = {label: (report.ops, Path(report.path))}
+    rows = bench({name: (net, images)}, runtimes=runtimes, files=file, batches=sizes, max_seconds=5.0)
     if teacher:
         other, _ = load(teacher, None)
         rows += bench({f"teacher {teacher}": (other, images)}, runtimes=("onnx",), batches=sizes, max_seconds=5.0)

@@ -39,7 +39,7 @@ def command(
     console.print(report.summary(), highlight=False, soft_wrap=True)
 
 
-def create(name: str, num_classes: int | None = None) -> nn.Module:
+def create(name: str, num_classes: int | None = None, *, pretrained: bool = False) -> nn.Module:
     """A model of the registry by name, or a usage error that names the close ones."""
     import difflib
 
@@ -48,7 +48,7 @@ def create(name: str, num_classes: int | None = None) -> nn.Module:
         hint = f" Close: {', '.join(close)}." if close else ""
         raise typer.BadParameter(f"no model named {name!r}.{hint}", param_hint="MODEL")
     options = {} if num_classes is None else {"num_classes": num_classes}
-    net: nn.Module = timm.create_model(name, **options)
+    net: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
     return net
 
 

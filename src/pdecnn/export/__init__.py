@@ -9,3 +9,4 @@ from pdecnn.export.api import session as session
 from pdecnn.export.check import Agreement as Agreement
 from pdecnn.export.check import ExportError as ExportError
 from pdecnn.export.lower import lower as lower
+from pdecnn.export.ode import fix_steps as fix_steps

@@ -31,6 +31,10 @@ from pdecnn.export.onnx import OPS, to_onnx
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
 
 
+class ExportWarning(UserWarning):
+    """A file that is right but not what one may hope for, such as an 8-bit one that is slower."""
+
+
 @dataclass(frozen=True)
 class ExportReport:
     """What was written and how it compares with the model.
@@ -198,7 +202,8 @@ def _warn_if_slower(proto: Any, small: Path, inputs: Sequence[Tensor]) -> None:
         warnings.warn(
             f"export: on this machine the 8-bit file takes {1e3 * times['int8'].median:.2f} ms for one sample, the "
             f"float file {1e3 * times['float'].median:.2f} ms.",
-            stacklevel=2,
+            ExportWarning,
+            stacklevel=4,
         )
 
 

@@ -44,6 +44,7 @@ def bench(
     num_threads: int = 1,
     rounds: int = 20,
     max_seconds: float = 20.0,
+    files: Mapping[str, tuple[str, Path]] | None = None,
 ) -> list[Row]:
     """Times every model in every runtime; all candidates of a batch size take turns in each round.
 
@@ -54,6 +55,7 @@ def bench(
         num_threads: Threads inside an operator.
         rounds: Samples of each candidate.
         max_seconds: Limit for each batch size; never fewer than 3 rounds.
+        files: ONNX files of the first model that take their turns too, `{label: (ops, path)}`.
     """
     unknown = [name for name in runtimes if name not in RUNTIMES]
     if unknown:
@@ -64,6 +66,9 @@ def bench(
             for i, (name, (model, x)) in enumerate(models.items())
             for runtime in runtimes
         }
+        first = next(iter(models))
+        for label, (ops, path) in (files or {}).items():
+            made[first, label] = _file_runner(path, ops, num_threads)
         rows = []
         for batch in batches:
             inputs = {name: _batch(x, batch) for name, (_, x) in models.items()}
@@ -100,5 +105,9 @@ def _runner(
             return torch.compile(model, dynamic=True), weights
     ops = "fused" if runtime == "onnx-fused" else "portable"
     file.write_bytes(to_onnx(model, (x,), ops=ops).SerializeToString())
+    return _file_runner(file, ops, num_threads)
+
+
+def _file_runner(file: Path, ops: str, num_threads: int) -> tuple[Callable[[Tensor], object], int]:
     run = onnx_runner(session(file, ops=ops, threads=num_threads))
     return lambda inputs: run([inputs]), file.stat().st_size

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pdecnn.export.ode import is_adaptive
 from pdecnn.layers.equilibrium import Equilibrium
 from pdecnn.layers.fused_global import FusedGlobalLayer
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.layers.ode_block import ODEBlock
 
 
 class UnrolledEquilibrium(nn.Module):
@@ -82,11 +82,12 @@ def solve_positive(A: Tensor) -> Tensor:
 def prepare(model: nn.Module, keep: Iterable[Any] = ()) -> nn.Module:
     """Replaces, in `model` itself, the modules above; refuses what cannot be traced."""
     for name, module in list(model.named_modules()):
-        if isinstance(module, ODEBlock) and module.gradient != "anode" and module.steps is None:
+        if is_adaptive(module):
             raise ValueError(
                 f"export: {name or 'the model'} is an ODEBlock with the adaptive method {module.method!r}, whose "
-                "number of steps depends on the input. Create the model with a fixed number of steps, such as "
-                "gradient='anode', method='rk4', steps=8."
+                "number of steps depends on the input. Export it with equal steps instead: pdecnn export --ode-steps "
+                "8, or in Python `from pdecnn.export import fix_steps` and export fix_steps(model, 8). A new model "
+                "takes them as create_model(..., gradient='anode', method='rk4', steps=8)."
             )
     model = replace(model, Equilibrium, UnrolledEquilibrium)
     if torch.ops.pdecnn.global_layer.default in set(keep):
