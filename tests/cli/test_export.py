@@ -70,6 +70,9 @@ def test_a_tag_loads_trained_weights_and_a_bare_name_is_told_to_be_random(tmp_pa
     trained = run(app, ["export", "mnist_toy_conv.mnist", *options])
     assert trained.exit_code == 0, trained.output
     assert "random" not in trained.output
+    wrong = run(app, ["export", "mnist_toy_conv", "--data", "fashion-mid", *options])
+    assert wrong.exit_code == 1
+    assert "no dataset named 'fashion-mid'. Close: 'fashion-mini'" in wrong.output
     x = torch.rand(2, 1, 28, 28)
     (logits,) = session(tmp_path / "net.onnx").run(None, {"input": x.numpy()})
     with torch.no_grad():

@@ -16,6 +16,8 @@ from pdecnn.cli.profile import create, parse_size
 from pdecnn.cli.train import fail
 from pdecnn.export.api import ExportReport
 
+CALIBRATION = 256  # training images
+
 
 @app.command("export")
 def command(
@@ -26,6 +28,9 @@ def command(
     int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
     input_size: Annotated[str | None, typer.Option("--input", help="C,H,W; the model's own by default.")] = None,
     samples: Annotated[int, typer.Option(help="Images to compare on.")] = 64,
+    data: Annotated[
+        str, typer.Option(help="Dataset of the images to compare and calibrate on, best the one trained on.")
+    ] = "fashion-mini",
     ode_steps: Annotated[
         int | None, typer.Option(min=1, help="Equal steps of rk4 in place of an adaptive ODE solver.")
     ] = None,
@@ -42,11 +47,11 @@ def command(
     net, size = load(model, input_size)
     target = output or Path(f"{Path(model).name}{FORMATS.get(format, '')}")
     try:
-        images = real_images(size, samples)
+        images = real_images(size, samples, data=data)
         adaptive = net
         if ode_steps:
             net = fix_steps(net, ode_steps)
-        calibration = real_images(size, 256, split="train").split(32) if int8 else None
+        calibration = real_images(size, CALIBRATION, split="train", data=data).split(32) if int8 else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ExportWarning)
             report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
@@ -61,7 +66,7 @@ def command(
         return
     agreement = report.agreement
     assert agreement is not None
-    bits = ", 8-bit convolutions" if report.int8 else ""
+    bits = f", 8-bit convolutions calibrated on {CALIBRATION} images of {data}" if report.int8 else ""
     typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {report.format}, {report.ops} ops{bits}.")
     typer.echo(
         f"Against the model on {agreement.samples} images: max error {agreement.max_error:.1e} of the largest output, "
