@@ -1,6 +1,7 @@
 """A condensed model is tried before it is promised: large feature maps must not become NaN."""
 
 import pytest
+import timm
 import torch
 from planted_networks import Residual
 from torch import nn
@@ -9,6 +10,7 @@ import pdecnn
 from pdecnn.condensation import Plan, register_block
 from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.blocks import _REPLACEMENTS
+from pdecnn.condensation.fit import fit_layers
 from pdecnn.condensation.trial import lively
 
 X = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -62,6 +64,22 @@ def test_maps_of_common_size_start_as_always():
     variances = [m.running_var for m in norms if isinstance(m, nn.BatchNorm2d)]
     assert len(variances) == 6
     assert all((q == 1).all() for q in variances)
+
+
+def test_fitting_ends_in_the_same_place_from_any_size():
+    teacher = timm.create_model("fashion_resnet32.fashion_mini", pretrained=True).eval()
+    plan = pdecnn.plan(teacher, torch.zeros(1, 1, 28, 28))
+    images = [torch.randn(16, 1, 28, 28, generator=torch.Generator().manual_seed(1))]
+    states = []
+    for rms in (None, 100.0):
+        made = plan
+        for run in plan.runs if rms else ():
+            made = made.edit(run.path, rms=rms)
+        torch.manual_seed(0)
+        student = made.apply(teacher)
+        fit_layers(student, teacher, made, images, steps=3)
+        states.append(student.state_dict())
+    assert all(torch.equal(q, states[1][name]) for name, q in states[0].items())
 
 
 def test_sizes_survive_the_file(tmp_path):
