@@ -57,13 +57,15 @@ void count(const Problem& p, const Task& t, const Memory& memory, const float* c
   Frame frame = memory.frame(0);
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float* h = memory.read(p.h, n, t, 0);
+    const int64_t next = memory.next(n);
     for (int64_t i = 0; i < t.channels; ++i) {
       frame.fill(h + i * memory.stride());
       const auto stencils = centred<K, M>(p, t.c + i, centre + (t.c + i) * M);
       double* to = sums + i * M * 2;
-      for (int64_t y = 0; y < p.H; y += rows) {
+      for (int64_t y0 = 0; y0 < p.H; y0 += rows) {
         typename L::V sum[M] = {}, square[M] = {};
-        stencils.template each<L>(frame, y, min(p.H, y + rows), [&](int64_t, int64_t x, const typename L::V(&values)[M]) {
+        stencils.template each<L>(frame, y0, min(p.H, y0 + rows), [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+          __builtin_prefetch(h + next + y * p.W + x);
           PDECNN_UNROLL
           for (int m = 0; m < M; ++m) {
             const auto value = inside<L>(values[m], p.W - x);
@@ -83,15 +85,20 @@ void write(const ForwardCall& call, const Task& t, const Memory& memory) {
   Frame frame = memory.frame(0);
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float* h = memory.read(p.h, n, t, 0);
+    const int64_t next = memory.next(n);
     float* out[M];
     for (int m = 0; m < M; ++m) out[m] = memory.target(call.out[m], n, t, 1 + m);
     for (int64_t i = 0; i < t.channels; ++i) {
       frame.fill(h + i * memory.stride());
       const Output<L, M> output(p, t.c + i);
       auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        __builtin_prefetch(h + next + y * p.W + x);
         PDECNN_UNROLL
-        for (int m = 0; m < M; ++m)
-          store_columns<L>(out[m] + i * memory.stride() + y * p.W + x, output.value(values[m], m), p.W - x);
+        for (int m = 0; m < M; ++m) {
+          float* to = out[m] + i * memory.stride() + y * p.W + x;
+          __builtin_prefetch(to + next, 1);
+          store_columns<L>(to, output.value(values[m], m), p.W - x);
+        }
       };
       normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame, 0, p.H, put);
     }
@@ -108,6 +115,7 @@ void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memo
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float *h = memory.read(p.h, n, t, 0), *grad[M];
     for (int m = 0; m < M; ++m) grad[m] = memory.read(call.grad[m], n, t, 1 + m);
+    const int64_t next = memory.next(n);
     for (int64_t i = 0; i < t.channels; ++i) {
       frame.fill(h + i * memory.stride());
       const Output<L, M> output(p, t.c + i);
@@ -116,9 +124,12 @@ void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memo
       for (int64_t y0 = 0; y0 < p.H; y0 += rows) {
         typename L::V sum[M] = {}, product[M] = {};
         stencils.template each<L>(frame, y0, min(p.H, y0 + rows), [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+          __builtin_prefetch(h + next + y * p.W + x);
           PDECNN_UNROLL
           for (int m = 0; m < M; ++m) {
-            const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
+            const float* from = grad[m] + i * memory.stride() + y * p.W + x;
+            __builtin_prefetch(from + next);
+            const auto g = load_columns<L>(from, p.W - x);
             const auto passed = output.gradient(g, values[m], m);
             sum[m] += passed;
             product[m] += passed * values[m];
@@ -181,6 +192,7 @@ void propagate(const BackwardCall& call, const Task& t, const Memory& memory, do
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float *h = memory.read(p.h, n, t, 0), *grad[M];
     for (int m = 0; m < M; ++m) grad[m] = memory.read(call.grad[m], n, t, 1 + m);
+    const int64_t next = memory.next(n);
     float* grad_h = memory.target(call.grad_h, n, t, 1 + M);
     for (int64_t i = 0; i < t.channels; ++i) {
       const int64_t c = t.c + i;
@@ -200,9 +212,13 @@ void propagate(const BackwardCall& call, const Task& t, const Memory& memory, do
         window[m] = f.data();
       }
       auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+        __builtin_prefetch(h + next + y * p.W + x);
+        __builtin_prefetch(to + next + y * p.W + x, 1);
         PDECNN_UNROLL
         for (int m = 0; m < M; ++m) {
-          const auto g = load_columns<L>(grad[m] + i * memory.stride() + y * p.W + x, p.W - x);
+          const float* from = grad[m] + i * memory.stride() + y * p.W + x;
+          __builtin_prefetch(from + next);
+          const auto g = load_columns<L>(from, p.W - x);
           const auto result = L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
           if constexpr (K == 1) store_columns<L>(to + x, result, p.W - x);
           else L::store(before[m] + y * stride + x, inside<L>(result, p.W - x));

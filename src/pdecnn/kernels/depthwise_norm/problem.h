@@ -73,6 +73,10 @@ class Memory {
   int64_t stride() const { return stride_; }  // from one plane to the next
   Frame frame(int64_t i) const { return Frame(memory() + i * frame_, p_.H, p_.W, p_.side / 2); }
 
+  // How far the same plane of the next sample is, to ask for it while this one is worked on: no prefetcher of the
+  // processor foresees it, as each plane lies in other pages. 0: it is the last, or planes are transposed first.
+  int64_t next(int64_t n) const { return p_.interleaved || n + 1 >= p_.N ? 0 : p_.C * p_.plane(); }
+
   // The planes of the task's channels of sample n.
   const float* read(const float* map, int64_t n, const Task& t, int64_t slot) const {
     if (!p_.interleaved) return map + (n * p_.C + t.c) * p_.plane();
