@@ -36,12 +36,13 @@ def pack(
     output_act: str,
 ) -> bytes:
     """The arguments as the native function takes them; every tensor must outlive the call."""
+    maps, _, side, _ = weight.shape
     return _CALL.pack(
         *h.shape,
         K,
         BOUNDARIES[boundary],
-        weight.shape[0],
-        weight.shape[-1],
+        maps,
+        side,
         previous_is_input,
         _ACTIVATIONS[coefficient_act],
         _ACTIVATIONS[output_act],
@@ -51,22 +52,35 @@ def pack(
         dy,
         D_x,
         D_y,
-        *(n for q in (h, x, out) for n in (q.data_ptr(), *q.stride())),
-        *(q.data_ptr() for q in (weight, bias, scale, shift)),
+        h.data_ptr(),
+        *h.stride(),
+        x.data_ptr(),
+        *x.stride(),
+        out.data_ptr(),
+        *out.stride(),
+        weight.data_ptr(),
+        bias.data_ptr(),
+        scale.data_ptr(),
+        shift.data_ptr(),
     )
 
 
 def _has_neighbours(q: Tensor) -> bool:
     """Whether columns lie side by side, or else channels; columns that are all one (stride 0) are not covered."""
-    return q.stride(3) == 1 or (q.stride(1) == 1 and q.stride(3) > 1)
+    _, channel, _, column = q.stride()
+    return column == 1 or (channel == 1 and column > 1)
 
 
-def _covered(h: Tensor, x: Tensor, weight: Tensor, *others: Tensor) -> bool:
+def _covered(h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor) -> bool:
+    # written out, for at batch 1 a generator over six tensors costs as much as a small layer
+    f32 = torch.float32
     return (
         weight.shape[-1] in SIDES
-        and all(_has_neighbours(q) for q in (h, x))
-        and all(q.dtype == torch.float32 for q in (h, x, weight, *others))
-        and all(q.is_contiguous() for q in (weight, *others))
+        and (h.dtype is f32 and x.dtype is f32 and weight.dtype is f32)
+        and (bias.dtype is f32 and scale.dtype is f32 and shift.dtype is f32)
+        and (weight.is_contiguous() and bias.is_contiguous() and scale.is_contiguous() and shift.is_contiguous())
+        and _has_neighbours(h)
+        and (x is h or _has_neighbours(x))
     )
 
 
