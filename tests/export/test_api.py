@@ -11,7 +11,7 @@ from torch import nn
 
 import pdecnn
 from pdecnn.export.api import session
-from pdecnn.export.check import ExportError, compare, first_difference, onnx_runner, relative_error
+from pdecnn.export.check import ExportError, as_outputs, compare, first_difference, onnx_runner, relative_error
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,21 @@ class Sorter(nn.Module):
         return x if float(x.sum()) > 0 else -x
 
 
+class Bessel(nn.Module):
+    """Uses an operator that ONNX does not have."""
+
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+
+
+class Picky(nn.Module):
+    """Refuses as the patch embeddings of timm do."""
+
+    def forward(self, x):
+        assert x.shape[-1] == 16, f"takes 16, not {x.shape[-1]}"
+        return x
+
+
 @pytest.mark.parametrize(
     "model, inputs, options, error, match",
     [
@@ -84,13 +99,59 @@ class Sorter(nn.Module):
         (None, X, {"ops": "fused", "int8": [X]}, ValueError, "int8 is calibrated on portable operators"),
         (None, X, {"int8": []}, ValueError, r"int8 needs calibration batches of 1 input\(s\) each, got 0"),
         (Sorter(), X, {}, ValueError, r"Sorter cannot be traced"),
+        (Sorter(), X, {"format": "pt2"}, ValueError, r"Sorter cannot be traced"),
+        (Bessel(), X, {}, ValueError, r"Bessel cannot be written as ONNX: .*bessel_j0"),
+        (Bessel(), X[:0], {}, ValueError, r"at least one sample, got shape \(0, 1, 28, 28\)"),
+        (Picky(), X, {}, ValueError, r"Picky does not run on example_inputs .*: takes 16, not 28"),
+        (nn.Conv2d(1, 2, 3, device="meta"), X, {}, ValueError, r"on the meta device, without values"),
+        (
+            None,
+            X,
+            {"int8": [X[:, :, :9]]},
+            ValueError,
+            r"\(N, 1, 28, 28\) float32; batch 0 holds \(N, 1, 9, 28\) float",
+        ),
+        (None, X, {"int8": [(X, X)]}, ValueError, r"like the example inputs, .*; batch 0 holds .*float32, .*float32\."),
+        (None, X, {"opset": 99}, ValueError, r"opset 99 cannot be written for this model, only 18"),
+        (None, X, {"opset": "20"}, TypeError, r"opset must be an int such as 20, got '20'"),
+        (
+            nn.Conv2d(1, 2, 3).double(),
+            X.double(),
+            {},
+            ExportError,
+            r"(?s)cannot run the file: .*export model\.float\(\)",
+        ),
     ],
 )
 def test_bad_input_is_refused_and_leaves_nothing(tmp_path, model, inputs, options, error, match):
     model = model or nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())
     with pytest.raises(error, match=match):
-        pdecnn.export(model, tmp_path / "net.onnx", inputs, **options)
+        pdecnn.export(model, tmp_path / f"net.{options.get('format', 'onnx')}", inputs, **options)
     assert os.listdir(tmp_path) == []
+
+
+class Mean(nn.Module):
+    """One number per sample."""
+
+    def forward(self, x):
+        return x.mean((1, 2, 3))
+
+
+def test_outputs_of_one_dimension_and_inputs_with_gradients(tmp_path):
+    agreement = pdecnn.export(Mean(), tmp_path / "net.onnx", X.clone().requires_grad_()).agreement
+    assert agreement.max_error < 1e-5
+    assert agreement.samples == 4
+
+
+def test_every_module_keeps_its_own_mode_and_the_inputs_their_values():
+    from pdecnn.export.lower import check_inputs
+
+    net = nn.Sequential(nn.Hardswish(inplace=True), nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).train()
+    net[2].eval()  # frozen
+    x = X - 0.5
+    check_inputs(net, x)
+    assert [m.training for m in net] == [True, True, False]
+    assert torch.equal(x, X - 0.5)
 
 
 def test_paths_that_cannot_be_written(net, tmp_path):
@@ -148,6 +209,49 @@ def test_first_difference_finds_the_innermost_module():
 
     with torch.no_grad():
         assert first_difference(net, (x,), broken_tanh).startswith("0.1 (Tanh), by")
+
+
+class Scaled(nn.Module):
+    """Calls a module with a keyword, and one that answers with a tensor and None."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.attention, self.wrong = Scale(), nn.MultiheadAttention(3, 1, batch_first=True), nn.Tanh()
+
+    def forward(self, x):
+        y = self.scale(x, by=3.0).unsqueeze(1)
+        return self.wrong(self.attention(y, y, y, need_weights=False)[0])
+
+
+class Scale(nn.Module):
+    def forward(self, x, by=1.0):
+        return by * x
+
+
+@pytest.mark.parametrize(
+    "net, name",
+    [
+        (nn.Sequential(nn.Linear(3, 3), nn.SiLU(inplace=True), nn.Tanh()), "2"),  # changes its input
+        (nn.Sequential(nn.Identity(), nn.Tanh()), "1"),  # begins with a module that cannot be exported alone
+        (Scaled(), "wrong"),
+    ],
+)
+def test_first_difference_blames_no_innocent_module(net, name):
+    def broken_tanh(module, inputs):
+        if isinstance(module, nn.Identity):
+            raise KeyError("of some runtime")
+        return [q + isinstance(module, nn.Tanh) for q in as_outputs(module(*inputs))]
+
+    with torch.no_grad():
+        assert first_difference(net, (torch.ones(2, 3),), broken_tanh).startswith(f"{name} (Tanh), by")
+
+
+def test_parts_are_written_under_the_suffix_of_their_format():
+    from pdecnn.export.api import _run_part
+
+    seen = []
+    _run_part(lambda module, inputs, file: seen.append(file.suffix), lambda file: lambda inputs: [], ".pt2", None, ())
+    assert seen == [".pt2"]
 
 
 @pytest.mark.slow

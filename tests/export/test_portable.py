@@ -159,3 +159,25 @@ class Scatter(nn.Module):
 def test_changes_in_place_survive_folding():
     x = torch.rand(2, 3)
     torch.testing.assert_close(lower(Scatter(), x)(x), Scatter()(x))
+
+
+class Total(nn.Module):
+    def forward(self, x):
+        row = torch.zeros(3)
+        row[1] = x.sum()  # a constant until here
+        return row + x
+
+
+def test_constants_that_are_changed_by_inputs_keep_no_trace_of_them():
+    from pdecnn.export.lower import lower_with
+
+    lowered = lower_with(portable.TABLE, Total(), (torch.rand(2, 3),))  # as `write_pt2` does
+    for x in (torch.rand(2, 3), torch.rand(2, 3)):
+        torch.testing.assert_close(lowered(x), Total()(x))
+
+
+def test_a_module_with_two_names_is_replaced_under_both():
+    from pdecnn.export.modules import replace
+
+    layer = nn.ReLU()
+    assert [type(m) for m in replace(nn.Sequential(layer, layer), nn.ReLU, lambda m: nn.Tanh())] == [nn.Tanh, nn.Tanh]

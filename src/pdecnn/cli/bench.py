@@ -29,6 +29,8 @@ def command(
     from pdecnn.export.bench import bench
 
     sizes = numbers(batch, "--batch")
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f"the folder {output.parent} does not exist.", param_hint="--output")
     torch.manual_seed(0)
     loaded = {name: load(name, input_size) for name in models}
     inputs = {name: (net, torch.randn(2, *size)) for name, (net, size) in loaded.items()}

@@ -27,7 +27,7 @@ def command(
     ops: Annotated[str, typer.Option(help="portable: runs anywhere; fused: Global layers as one node.")] = "portable",
     int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
     input_size: Annotated[str | None, typer.Option("--input", help="C,H,W; the model's own by default.")] = None,
-    samples: Annotated[int, typer.Option(help="Images to compare on.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Images to compare on.")] = 64,
     data: Annotated[
         str, typer.Option(help="Dataset of the images to compare and calibrate on, best the one trained on.")
     ] = "fashion-mini",
@@ -40,11 +40,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Export a model; the command fails, and leaves no file, if the file does not compute what the model does."""
+    from pdecnn.cli.bench import numbers
     from pdecnn.export.api import FORMATS, ExportWarning, export
     from pdecnn.export.images import real_images
     from pdecnn.export.ode import fix_steps
 
+    sizes = numbers(batch, "--batch") if batch else []
     net, size = load(model, input_size)
+    beside = (f"teacher {teacher}", load(teacher, None)[0]) if teacher else None
     target = output or Path(f"{Path(model).name}{FORMATS.get(format, '')}")
     try:
         images = real_images(size, samples, data=data)
@@ -55,7 +58,7 @@ def command(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ExportWarning)
             report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
-        rows = timings(model, net, images, report, teacher, batch) if batch and format == "onnx" else []
+        rows = timings(model, net, images, report, beside, sizes) if sizes and format == "onnx" else []
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
     for warning in caught:
@@ -84,17 +87,18 @@ def command(
 
 def load(model: str, input_size: str | None) -> tuple[nn.Module, tuple[int, ...]]:
     """A checkpoint's model or one of the registry, and the size of one input."""
-    if Path(model).is_dir():
-        from pdecnn.training.checkpoint import load_checkpoint
+    from pdecnn.training.checkpoint import load_checkpoint
 
-        try:
-            net = load_checkpoint(model).model
-        except (OSError, ValueError) as error:
-            fail(error)
-    else:
-        net = create(model, pretrained="." in model)  # a tag names trained weights
-    if input_size:
-        return net.eval(), parse_size(input_size)
+    given = parse_size(input_size) if input_size else None
+    if given and len(given) != 3:
+        raise typer.BadParameter(f"expected three numbers C,H,W, got {input_size!r}.", param_hint="--input")
+    try:
+        folder = Path(model).is_dir()  # else a name, in which a tag names trained weights
+        net = load_checkpoint(model).model if folder else create(model, pretrained="." in model)
+    except (OSError, ValueError, RuntimeError) as error:
+        fail(error)
+    if given:
+        return net.eval(), given
     cfg: Any = getattr(net, "pretrained_cfg", None) or {}
     size = tuple(cfg.get("input_size") or (3, 224, 224))
     return net.eval(), (int(getattr(net, "in_chans", size[0])), *size[1:])
@@ -114,20 +118,22 @@ def _against(adaptive: nn.Module, fixed: nn.Module, images: torch.Tensor) -> str
 
 
 def timings(
-    name: str, net: nn.Module, images: torch.Tensor, report: ExportReport, teacher: str | None, batch: str
+    name: str,
+    net: nn.Module,
+    images: torch.Tensor,
+    report: ExportReport,
+    teacher: tuple[str, nn.Module] | None,
+    sizes: list[int],
 ) -> list[dict[str, Any]]:
     """p50 and p90 on one thread: eager, `optimize_for_inference`, the file, its float twin (8 bits), the teacher's."""
-    from pdecnn.cli.bench import numbers
     from pdecnn.export.bench import bench
 
     label = "onnx-int8" if report.int8 else "onnx-fused" if report.ops == "fused" else "onnx"
-    sizes = numbers(batch, "--batch")
     runtimes = ("eager", "optimized", "onnx") if report.int8 else ("eager", "optimized")
     file = {label: (report.ops, Path(report.path))}
     rows = bench({name: (net, images)}, runtimes=runtimes, files=file, batches=sizes, max_seconds=5.0)
     if teacher:
-        other, _ = load(teacher, None)
-        rows += bench({f"teacher {teacher}": (other, images)}, runtimes=("onnx",), batches=sizes, max_seconds=5.0)
+        rows += bench({teacher[0]: (teacher[1], images)}, runtimes=("onnx",), batches=sizes, max_seconds=5.0)
     return [row.to_dict() for row in rows]
 
 

@@ -3,7 +3,6 @@
 The compiler is given the operators as torch has them (`roll`, FFT): it fuses those and not slices with concatenations.
 """
 
-import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.export.check import Runner, as_outputs
-from pdecnn.export.fold import fold
-from pdecnn.export.lower import trace
-from pdecnn.export.modules import prepare
-from pdecnn.export.portable import TABLE, WithTable
+from pdecnn.export.lower import lower_with, trace
+from pdecnn.export.portable import TABLE
 from pdecnn.functional import advection_diffusion as reference
 
 
@@ -28,9 +25,7 @@ def write_pt2(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
         return reference(h, u, v, D_x, D_y, f, **options)  # type: ignore[arg-type]
 
     table = {**TABLE, torch.ops.pdecnn.advection_diffusion.default: solve}
-    twin = prepare(copy.deepcopy(model).eval())
-    lowered = fold(trace(WithTable(twin, table), inputs).module(check_guards=False))  # type: ignore[arg-type]
-    program = trace(lowered, inputs)
+    program = trace(lower_with(table, model, inputs, whole_layers=False), inputs)
     torch._inductor.aoti_compile_and_package(program, package_path=os.fspath(path))
 
 

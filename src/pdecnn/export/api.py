@@ -19,12 +19,13 @@ from pdecnn.export.check import (
     Agreement,
     ExportError,
     Runner,
-    as_outputs,
+    answers,
     compare,
     first_difference,
     onnx_runner,
 )
 from pdecnn.export.extras import require
+from pdecnn.export.int8 import calibration_batches
 from pdecnn.export.lower import check_inputs
 from pdecnn.export.onnx import OPS, to_onnx
 
@@ -67,7 +68,7 @@ def export(
     *,
     format: str = "onnx",
     ops: str = "portable",
-    int8: Iterable[Tensor | Sequence[Tensor]] | None = None,
+    int8: Tensor | Iterable[Tensor | Sequence[Tensor]] | None = None,
     opset: int = 20,
     check: bool | Tensor | Sequence[Tensor] = True,
 ) -> ExportReport:
@@ -84,7 +85,7 @@ def export(
         ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, for sessions made with
             `pdecnn.onnx.session_options()`.
         int8: Batches of training inputs to calibrate 8-bit convolutions with (ONNX alone); None for float.
-        opset: Version of the ONNX operators.
+        opset: Version of the ONNX operators; one that cannot be written is refused.
         check: Whether to compare, or the inputs to compare on; the example inputs by default. 8-bit files are compared
             too, but differ by design: read their agreement in the report.
 
@@ -95,18 +96,20 @@ def export(
         >>> pdecnn.export(net, file, torch.rand(2, 1, 28, 28)).agreement.top1
         1.0
     """
-    _check_options(format, ops, int8 is not None)
+    _check_options(format, ops, int8 is not None, opset)
     target = _check_path(path, format)
     inputs = check_inputs(model, example_inputs)
     at = inputs if isinstance(check, bool) else check_inputs(model, check)
+    batches = None if int8 is None else calibration_batches(int8, inputs)
     temporary = _temporary_beside(target)
     try:
-        write, load = _writers(format, ops, opset, int8)
+        write, load = _writers(format, ops, opset, batches)
         write(model, inputs, temporary)
         agreement = None
         if check is not False:
-            agreement = _agreement(model, load(temporary), at)
-            _refuse_if_different(agreement, model, at, target, partial(_run_part, write, load), int8 is not None)
+            agreement = compare(answers(model, at), _run(load, temporary, at))
+            run_part = partial(_run_part, write, load, target.suffix)
+            _refuse_if_different(agreement, model, at, target, run_part, int8 is not None)
         size = temporary.stat().st_size
         os.replace(temporary, target)
     finally:
@@ -128,7 +131,7 @@ Write = Callable[[nn.Module, Sequence[Tensor], Path], None]
 Load = Callable[[Path], Runner]
 
 
-def _writers(format: str, ops: str, opset: int, int8: Any) -> tuple[Write, Load]:
+def _writers(format: str, ops: str, opset: int, batches: Any) -> tuple[Write, Load]:
     if format == "pte":
         from pdecnn.export.executorch import load_pte, write_pte
 
@@ -137,8 +140,6 @@ def _writers(format: str, ops: str, opset: int, int8: Any) -> tuple[Write, Load]
         from pdecnn.export.aot import load_pt2, write_pt2
 
         return write_pt2, load_pt2
-
-    batches = None if int8 is None else list(int8)
 
     def write(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
         proto = to_onnx(model, inputs, ops=ops, opset=opset)
@@ -156,17 +157,20 @@ def _writers(format: str, ops: str, opset: int, int8: Any) -> tuple[Write, Load]
     return write, lambda path: onnx_runner(session(path, ops=ops))
 
 
-def _agreement(model: nn.Module, run: Runner, inputs: Sequence[Tensor]) -> Agreement:
-    training = model.training
-    with torch.no_grad():
-        expected = as_outputs(model.eval()(*inputs))
-    model.train(training)
-    return compare(expected, run(inputs))
+def _run(load: Load, file: Path, inputs: Sequence[Tensor]) -> list[Tensor]:
+    try:
+        return load(file)(inputs)
+    except (ImportError, RuntimeError):
+        raise
+    except Exception as error:  # ONNX Runtime's own, of no common kind
+        wide = any(x.is_floating_point() and x.dtype != torch.float32 for x in inputs)
+        hint = " Its operators are for float32 above all: export model.float()." if wide else ""
+        raise ExportError(f"export: the runtime cannot run the file: {error}{hint} Nothing was left behind.") from error
 
 
-def _run_part(write: Write, load: Load, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+def _run_part(write: Write, load: Load, suffix: str, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "part"
+        file = Path(folder) / f"part{suffix}"
         write(module, inputs, file)
         return load(file)(inputs)
 
@@ -207,7 +211,7 @@ def _warn_if_slower(proto: Any, small: Path, inputs: Sequence[Tensor]) -> None:
         )
 
 
-def _check_options(format: str, ops: str, int8: bool) -> None:
+def _check_options(format: str, ops: str, int8: bool, opset: int) -> None:
     if format not in FORMATS:
         raise ValueError(f"export: format must be one of {', '.join(map(repr, FORMATS))}, got {format!r}.")
     if ops not in OPS:
@@ -217,13 +221,17 @@ def _check_options(format: str, ops: str, int8: bool) -> None:
         raise ValueError(f"export: {what} is for format='onnx', got format={format!r}.")
     if ops == "fused" and int8:
         raise ValueError("export: int8 is calibrated on portable operators; use ops='portable'.")
+    if isinstance(opset, bool) or not isinstance(opset, int):
+        raise TypeError(f"export: opset must be an int such as 20, got {opset!r}.")
 
 
 def _check_path(path: str | os.PathLike[str], format: str) -> Path:
     target = Path(path)
     if target.suffix != FORMATS[format]:
         raise ValueError(f"export: a {format} file is named *{FORMATS[format]}, got {os.fspath(path)!r}.")
-    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+    if target.is_dir():
+        raise OSError(f"export: cannot write {target}: it is a folder.")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
         raise OSError(f"export: cannot write {target}: its folder {target.parent} must exist and be writable.")
     return target
 

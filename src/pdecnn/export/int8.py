@@ -16,19 +16,41 @@ from pdecnn.export.extras import require
 QUANTISED = ("Conv", "Gemm")
 
 
-def quantise(proto: Any, calibration: Iterable[Tensor | Sequence[Tensor]]) -> Any:
+def calibration_batches(
+    calibration: Tensor | Iterable[Tensor | Sequence[Tensor]], inputs: Sequence[Tensor]
+) -> list[tuple[Tensor, ...]]:
+    """The batches as tuples, after a check that each is like the example `inputs`; one Tensor is one batch."""
+    given = [calibration] if isinstance(calibration, Tensor) else calibration
+    batches = [(batch,) if isinstance(batch, Tensor) else tuple(batch) for batch in given]
+    wanted = [_kind(x) for x in inputs]
+    if not batches:
+        raise ValueError(f"export: int8 needs calibration batches of {len(wanted)} input(s) each, got 0 batches.")
+    for i, batch in enumerate(batches):
+        if (found := [_kind(x) for x in batch]) != wanted:
+            raise ValueError(
+                f"export: int8 needs calibration batches like the example inputs, {', '.join(wanted)}; batch {i} holds "
+                f"{', '.join(found)}."
+            )
+    return batches
+
+
+def _kind(x: Any) -> str:
+    """Shape, with the batch left open, and dtype: `(N, 3, 32, 32) float32`."""
+    if not isinstance(x, Tensor) or x.ndim == 0:
+        return type(x).__name__
+    return f"({', '.join(['N', *map(str, x.shape[1:])])}) {str(x.dtype).removeprefix('torch.')}"
+
+
+def quantise(proto: Any, batches: Sequence[Sequence[Tensor]]) -> Any:
     """The model `proto` with 8-bit convolutions and fully connected layers.
 
     Args:
         proto: An `onnx.ModelProto` of portable operators.
-        calibration: Batches of inputs as the model will see them; a few hundred training images do.
+        batches: Of inputs as the model will see them, from `calibration_batches`; a few hundred training images do.
     """
     onnx = require("onnx", "export")
     quantization = require("onnxruntime.quantization", "export")
     names = [item.name for item in proto.graph.input]
-    batches = [(batch,) if isinstance(batch, Tensor) else tuple(batch) for batch in calibration]
-    if not batches or any(len(batch) != len(names) for batch in batches):
-        raise ValueError(f"export: int8 needs calibration batches of {len(names)} input(s) each, got {len(batches)}.")
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -36,7 +58,7 @@ def quantise(proto: Any, calibration: Iterable[Tensor | Sequence[Tensor]]) -> An
 
         def get_next(self) -> dict[str, Any] | None:
             batch = next(self.batches, None)
-            return None if batch is None else {n: x.numpy() for n, x in zip(names, batch, strict=True)}
+            return None if batch is None else {n: x.detach().cpu().numpy() for n, x in zip(names, batch, strict=True)}
 
     with tempfile.TemporaryDirectory() as folder:
         source, prepared, target = (Path(folder) / name for name in ("float.onnx", "prepared.onnx", "int8.onnx"))

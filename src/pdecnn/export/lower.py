@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from pdecnn.export.check import answers
 from pdecnn.export.fold import changes_in_place, fold
 from pdecnn.export.modules import prepare
-from pdecnn.export.portable import TABLE, WithTable
+from pdecnn.export.portable import TABLE, Table, WithTable
 
 
 def lower(
@@ -38,8 +39,20 @@ def lower(
     """
     inputs = check_inputs(model, example_inputs)
     kept = set(keep)
-    twin = prepare(copy.deepcopy(model).eval(), kept)
     table = {op: form for op, form in TABLE.items() if op not in kept}
+    return lower_with(table, model, inputs, dynamic_batch=dynamic_batch)
+
+
+def lower_with(
+    table: Table,
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    *,
+    whole_layers: bool = True,
+    dynamic_batch: bool = True,
+) -> fx.GraphModule:
+    """`lower` with the operators of pdecnn written as in `table`; see `prepare` for `whole_layers`."""
+    twin = prepare(copy.deepcopy(model).eval(), whole_layers=whole_layers)
     try:
         program = trace(WithTable(twin, table), inputs, dynamic_batch=dynamic_batch)
     except Exception as error:  # torch.export has many kinds, most of them private
@@ -71,15 +84,17 @@ def check_inputs(model: nn.Module, example_inputs: Tensor | Sequence[Tensor]) ->
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     if not inputs or not all(isinstance(x, Tensor) and x.ndim > 0 for x in inputs):
         raise TypeError("export: example_inputs must be a Tensor or several, each with the batch as first dimension.")
-    training = model.training
+    shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+    if not all(len(x) for x in inputs):
+        raise ValueError(f"export: example_inputs must hold at least one sample, got shape {shapes}.")
+    if any(q.is_meta for q in (*inputs, *model.parameters(), *model.buffers())):
+        raise ValueError("export: the model or example_inputs are on the meta device, without values; load them first.")
     try:
-        with torch.no_grad():
-            model.eval()(*inputs)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        outputs = answers(model, inputs)
+    except Exception as error:  # a model may refuse in any way
         raise ValueError(
             f"export: {type(model).__name__} does not run on example_inputs of shape {shapes}: {error}"
         ) from error
-    finally:
-        model.train(training)
+    if not outputs:
+        raise ValueError(f"export: {type(model).__name__} returns no tensor.")
     return inputs

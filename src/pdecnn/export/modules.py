@@ -1,6 +1,6 @@
 """Modules that a tracer cannot follow, in a form that it can: iterations of fixed length, equations solved by hand."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,8 +79,11 @@ def solve_positive(A: Tensor) -> Tensor:
     return rows[:, :, m:]
 
 
-def prepare(model: nn.Module, keep: Iterable[Any] = ()) -> nn.Module:
-    """Replaces, in `model` itself, the modules above; refuses what cannot be traced."""
+def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
+    """Replaces, in `model` itself, the modules above and, with `whole_layers`, plain Global layers by one operator.
+
+    Refuses what cannot be traced.
+    """
     for name, module in list(model.named_modules()):
         if is_adaptive(module):
             raise ValueError(
@@ -90,13 +93,14 @@ def prepare(model: nn.Module, keep: Iterable[Any] = ()) -> nn.Module:
                 "takes them as create_model(..., gradient='anode', method='rk4', steps=8)."
             )
     model = replace(model, Equilibrium, UnrolledEquilibrium)
-    if torch.ops.pdecnn.global_layer.default in set(keep):
+    if whole_layers:
         model = replace(model, GlobalLayer, lambda layer: FusedGlobalLayer(layer) if layer.is_plain else layer)
     return model
 
 
 def replace(model: nn.Module, old: type[nn.Module], new: Callable[[Any], nn.Module]) -> nn.Module:
     """Puts `new(module)` in the place of every module of type `old`, innermost first, in `model` itself."""
-    for name, child in model.named_children():
-        setattr(model, name, replace(child, old, new))
+    for name, child in list(model._modules.items()):  # with both names of a module that has two
+        if child is not None:
+            setattr(model, name, replace(child, old, new))
     return new(model) if isinstance(model, old) else model

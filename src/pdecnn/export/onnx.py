@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pdecnn.export import rows
 from pdecnn.export.extras import require
-from pdecnn.export.lower import lower, trace
+from pdecnn.export.lower import check_inputs, lower, lower_with, trace
 from pdecnn.export.portable import Table, WithTable
 
 DOMAIN, DOMAIN_VERSION = "pdecnn", 1
@@ -42,22 +43,29 @@ def to_onnx(
     if ops == "fused":
         lowered: nn.Module = WithTable(lower(model, inputs, keep=FUSED), NODES)
     else:
-        lowered = lower(model, inputs)
+        lowered = lower_with(rows.TABLE, model, check_inputs(model, inputs))
     program = trace(lowered, inputs)
     outputs = len(program.graph_signature.output_specs)
     names = names or {"inputs": _numbered("input", len(inputs)), "outputs": _numbered("logits", outputs)}
     noise = io.StringIO()  # the exporter reports its progress, which is not ours to print
-    with redirect_stdout(noise), redirect_stderr(noise), torch.no_grad():
-        exported: Any = torch.onnx.export(
-            program,
-            (),
-            input_names=list(names["inputs"]),
-            output_names=list(names["outputs"]),
-            opset_version=opset,
-            dynamo=True,
-            verbose=False,
-        )
+    try:
+        with redirect_stdout(noise), redirect_stderr(noise), torch.no_grad():
+            exported: Any = torch.onnx.export(
+                program,
+                (),
+                input_names=list(names["inputs"]),
+                output_names=list(names["outputs"]),
+                opset_version=opset,
+                dynamo=True,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise ValueError(f"export: {type(model).__name__} cannot be written as ONNX: {reason}") from error
     proto = exported.model_proto
+    written = next((item.version for item in proto.opset_import if not item.domain), opset)
+    if written != opset:  # the exporter says so in a log line alone
+        raise ValueError(f"export: opset {opset} cannot be written for this model, only {written}.")
     clean(proto)
     onnx.checker.check_model(proto, full_check=ops == "portable")
     return proto
