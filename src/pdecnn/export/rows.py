@@ -74,11 +74,11 @@ def advection_diffusion(
         return portable.advection_diffusion_maps(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary)
     C, W = h.shape[1], h.shape[3]
     scales = (dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2)
-    coefficients = [to_rows(q * scale, W) for q, scale in zip((u, v, D_x, D_y), scales, strict=True)]
+    a_x, a_y, b_x, b_y = (to_rows(q * scale, W) for q, scale in zip((u, v, D_x, D_y), scales, strict=True))
     state = to_rows(h, W)
     previous = state if h_prev is None or h_prev is h else to_rows(h_prev, W)
     source = None if f is None else state if f is h else previous if f is h_prev else to_rows(f, W)
-    return from_rows(steps(state, previous, *coefficients, source, C=C, K=K, dt=dt), C)
+    return from_rows(steps(state, previous, a_x, a_y, b_x, b_y, source, C=C, K=K, dt=dt), C)
 
 
 def steps(
