@@ -1,6 +1,7 @@
 """`pdecnn condense` from the command line."""
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -48,12 +49,35 @@ def test_a_function_of_the_user_is_taken(tmp_path, monkeypatch):
     assert "1x1x28x28" in result.output
 
 
+def test_a_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
+    (tmp_path / "nets_here.py").write_text("from timm import create_model\nnet = create_model('cifar_resnet32')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    result = run(app, ["condense", "nets_here:net", "--input", "3,32,32", "--dry-run"])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [("needs", "does not work without arguments"), ("pair", "gave a tuple, expected a torch.nn.Module")],
+)
+def test_functions_that_give_no_model_are_told(name, message, tmp_path, monkeypatch):
+    (tmp_path / "nets_bad.py").write_text("def needs(depth): pass\ndef pair(): return 1, 2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(app, ["condense", f"nets_bad:{name}", "--dry-run"])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
 @pytest.mark.parametrize(
     "args, message",
     [
         (["timm:resnet5O"], "no model named 'resnet5O'. Close:"),
         (["nowhere:make"], "cannot import 'nowhere'"),
-        (["torchvision:vgg99"], "torchvision has no model named 'vgg99'"),
+        (["torchvision:vgg99"], "torchvision has no model named 'vgg99'. Close: 'vgg"),
+        (["torchvision:resnet18", "--pretrained"], "only timm models come pretrained"),
+        (["mynets:make", "--pretrained"], "--pretrained is for models of timm"),
         (["timm:cifar_resnet32", "--input", "1,32,32"], "does not run on example_inputs"),
         (["timm:cifar_resnet32", "--budget", "params=1%"], "cannot be met"),
     ],

@@ -15,11 +15,13 @@ import pdecnn
 from pdecnn.condensation import Plan, register_block, save_condensed
 from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.blocks import _REPLACEMENTS
+from pdecnn.condensation.checkpoint import describe
 from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.plan import Plan as PlanClass
 from pdecnn.condensation.record import record
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.training import load_checkpoint
+from pdecnn.training.build import build_model
 
 X = torch.randn(2, 3, 9, 9)
 
@@ -127,6 +129,102 @@ def test_a_model_of_no_registry_cannot_be_saved_without_a_base(tmp_path):
         save_condensed(tmp_path / "small", model)
 
 
+def test_classes_that_were_reset_are_saved(tmp_path):
+    x = torch.randn(2, 3, 32, 32)
+    small, _ = pdecnn.condense(timm.create_model("cifar_resnet32", num_classes=7), x[:1])
+    small.reset_classifier(3)
+    loaded = load_checkpoint(save_condensed(tmp_path / "small", small)).model
+    with torch.no_grad():
+        assert torch.equal(loaded(x), small.eval()(x))
+    small.stages[1][0] = nn.Identity()
+    with pytest.raises(ValueError, match="is not what its plan makes of its base any more"):
+        save_condensed(tmp_path / "other", small)
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_no_module_shows_is_described():
+    with torch.device("meta"):
+        model = torchvision.models.inception_v3(init_weights=False, num_classes=5, transform_input=True)
+    description = describe(model)
+    assert description["kwargs"] == {"num_classes": 5, "transform_input": True}
+    with torch.device("meta"):
+        assert build_model(description).transform_input
+
+
+def test_building_a_model_of_torchvision_downloads_nothing(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name, **kwargs: asked.update({name: kwargs}))
+    build_model({"builder": "torchvision", "name": "fcn_resnet50"})
+    build_model({"builder": "torchvision", "name": "resnet18"})
+    assert asked == {"fcn_resnet50": {"weights": None, "weights_backbone": None}, "resnet18": {"weights": None}}
+
+
+def test_blocks_with_two_names_go_under_both():
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.d = (Residual(16, 16, 1, False, True) for _ in range(4))
+            self.decayed = nn.ModuleList([self.a, self.b, self.c, self.d])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.d(self.c(self.b(self.a(x))))
+
+    small, report = pdecnn.condense(Named(), torch.randn(1, 16, 9, 9))
+    assert report.after.params == report.plan.after.params < report.before.params
+    assert small.decayed[3] is small.d
+    assert isinstance(small.d, GlobalLayer)
+
+
+class DenseLayer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm2d(width), nn.Conv2d(width, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.norm(x).relu())
+
+
+class DenseBlock(nn.Module):
+    """Layers in a list, as most people write it; all maps are concatenated at once, or one by one."""
+
+    def __init__(self, width: int, depth: int, at_once: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DenseLayer(width + 8 * i) for i in range(depth))
+        self.at_once = at_once
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = [x]
+        for layer in self.layers:
+            maps = [*maps, layer(torch.cat(maps, 1))] if self.at_once else [torch.cat([maps[0], layer(maps[0])], 1)]
+        return torch.cat(maps, 1) if self.at_once else maps[0]
+
+
+def dense_net(at_once: bool) -> nn.Module:
+    transition = nn.Sequential(nn.BatchNorm2d(64), nn.Conv2d(64, 32, 1), nn.AvgPool2d(2))
+    blocks = DenseBlock(16, 6, at_once), transition, DenseBlock(32, 4, at_once)
+    return nn.Sequential(nn.Conv2d(3, 16, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_dense_layers_in_a_list_are_shortened(at_once):
+    model = dense_net(at_once)
+    plan = pdecnn.plan(model, X)
+    assert [(r.path, len(r.units), r.keep) for r in plan.runs] == [("1.layers.0-5", 6, 3), ("3.layers.0-3", 4, 2)]
+    small = plan.apply(model)
+    assert small[2][1].in_channels == 40
+    assert small[6].in_features == 48
+    small.train()(X).sum().backward()
+    assert all(p.grad is not None for p in small.parameters())
+
+
+def test_the_global_layer_after_a_transition_is_fitted_to_it():
+    torch.manual_seed(0)
+    _, report = pdecnn.condense(dense_net(True), X, data=torch.randn(16, 3, 9, 9), fit={"steps": 5})
+    (fitted,) = report.fitted
+    assert fitted.site == "2.global_layer"
+    assert fitted.after < fitted.skipped
+
+
 def test_dense_blocks_are_shortened_and_their_readers_narrowed():
     model = timm.create_model("densenet121", num_classes=5).eval()
     x = torch.randn(2, 3, 64, 64)
@@ -218,6 +316,24 @@ def test_registered_blocks_are_replaced_by_what_the_user_says():
         del _REPLACEMENTS[Mine]
     with pytest.raises(TypeError, match="expected a class of modules"):
         register_block("Mine")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width, dear", [(4, False), (16, True)])
+def test_what_is_registered_is_counted_and_refused_if_it_saves_nothing(width, dear):
+    class Mine(Residual):
+        pass
+
+    register_block(Mine)(lambda blocks, run: nn.Conv2d(width, width, 9, padding=4) if dear else nn.Identity())
+    try:
+        model = nn.Sequential(nn.Conv2d(3, width, 3), *(Mine(width, width, 1, not dear, True) for _ in range(2)))
+        if dear:
+            with pytest.raises(ValueError, match="1-2: what is registered for them would cost as much"):
+                pdecnn.plan(model, X)
+        else:  # a Global layer would cost as much as the blocks
+            _, report = pdecnn.condense(model, X)
+            assert report.plan.after.params == report.after.params < report.before.params
+    finally:
+        del _REPLACEMENTS[Mine]
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet32", "mobilenetv3_small_050", "convnext_atto"])

@@ -1,5 +1,7 @@
 """The plan finds exactly the runs that are there."""
 
+from collections import OrderedDict
+
 import pytest
 import timm
 import torch
@@ -8,6 +10,7 @@ from planted_networks import Net, Residual, specs
 from torch import Tensor, nn
 
 import pdecnn
+from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.record import record
 
@@ -106,6 +109,11 @@ def test_plain_convolutions_count_from_three_on():
     assert runs_of(convs(3), x) == {"0": 3}
 
 
+def test_two_blocks_after_a_convolution_of_their_kind_are_a_run():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), block(), block())
+    assert runs_of(model, torch.randn(1, 3, 9, 9)) == {"1": 2}
+
+
 def test_nothing_is_replaced_inside_a_block():
     inner = [nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))) for _ in range(4)]
     assert runs_of(nn.Sequential(*inner), torch.randn(1, 8, 6, 6)) == {"0": 4}
@@ -143,3 +151,14 @@ def test_gradient_checkpointing_and_stochastic_depth_do_not_hide_runs():
     model = timm.create_model("resnet18", drop_path_rate=0.2)
     model.set_grad_checkpointing()
     assert len(runs_of(model, torch.randn(1, 3, 64, 64))) == 4
+
+
+def test_a_skipped_place_in_the_model_itself_has_a_plain_path():
+    class Growing(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x, super().forward(x)], 1)
+
+    growing = OrderedDict((f"g{i}", Growing(8 * (i + 1), 8, 1, False, True)) for i in range(3))
+    model = nn.Sequential(OrderedDict(**growing, act=nn.PReLU(32), head=nn.Conv2d(32, 4, 1)))
+    _, skipped = find_dense(model, record(model, (torch.randn(1, 8, 6, 6),)))
+    assert [s.path for s in skipped] == ["g0"]

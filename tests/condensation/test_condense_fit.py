@@ -5,6 +5,8 @@ import copy
 import pytest
 import timm
 import torch
+from planted_networks import Residual
+from torch import nn
 
 import pdecnn
 from pdecnn.condensation.compare import comparison_rows, figures
@@ -40,6 +42,21 @@ def test_fitting_explains_more_than_leaving_the_blocks_out():
     assert torch.equal(kept, teacher.stages[0][0].conv1.weight)
     with pytest.raises(ValueError, match="data gave no batch"):
         fit_layers(student, teacher, plan, [])
+
+
+def test_fitting_leaves_the_block_of_the_first_guess_alone():
+    teacher = nn.Sequential(nn.Conv2d(3, 16, 3), *(Residual(16, 16, 1, False, True) for _ in range(4))).train()
+    small, report = pdecnn.condense(
+        teacher, x := torch.randn(4, 3, 9, 9), init="block", data=[x], fit={"steps": 1}, options={"kernel_size": 1}
+    )
+    guess = small.get_submodule(report.plan.runs[0].site).init.state_dict()
+    assert all(torch.equal(v, guess[k]) for k, v in teacher[2].state_dict().items())
+
+
+def test_a_recipe_may_not_say_what_the_arguments_say():
+    net = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="recipe may not set data, epochs; the arguments of distill do"):
+        pdecnn.distill(net, net, None, recipe={"epochs": 3, "data": {}, "evaluate_every": 1})
 
 
 def test_distillation_matches_each_site_and_learns():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 import timm
@@ -10,9 +11,9 @@ from planted_networks import Residual
 from torch import nn
 
 import pdecnn
-from pdecnn.condensation import Plan
+from pdecnn.condensation import Plan, propose
 from pdecnn.condensation.propose import choose, predicted
-from pdecnn.condensation.site import Cost, Run
+from pdecnn.condensation.site import Cost, Run, Skipped
 from pdecnn.layers.blocks import BasicBlock
 
 X = torch.randn(1, 3, 32, 32)
@@ -75,6 +76,41 @@ def test_a_plan_can_be_edited(resnet, made):
         made.edit("stages.0", K=0)
 
 
+def repeated(*lengths: int, width: int = 16) -> nn.Module:
+    """Runs of blocks in one Sequential, halved in size from run to run."""
+    runs = [[*(Residual(width, width, 1, False, True) for _ in range(n)), nn.AvgPool2d(2)] for n in lengths]
+    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.Sequential(*(m for run in runs for m in run)))
+
+
+def test_a_container_of_two_runs_is_not_a_name_for_the_first():
+    plan = pdecnn.plan(repeated(3, 3), X)
+    assert [r.path for r in plan.runs] == ["1.0-2", "1.4-6"]
+    with pytest.raises(ValueError, match=r"'1' holds 2 runs; name one: 1\.0-2, 1\.4-6"):
+        plan.without("1")
+    assert [r.path for r in plan.without("1.0-2").runs] == ["1.4-6"]
+
+
+def test_an_edited_plan_counts_anew():
+    model = repeated(4)
+    plan = pdecnn.plan(model, X).edit("1.0-3", K=9, keep=2)
+    cost = pdecnn.profile(plan.apply(model), X)
+    assert (plan.after.params, plan.after.macs) == (cost.params, cost.exact)
+
+
+def test_one_filter_needs_no_list_and_a_name_of_nothing_is_an_error():
+    model = repeated(3, 3)
+    assert [r.path for r in pdecnn.plan(model, X, ignore="1.0-2").runs] == ["1.4-6"]
+    assert len(pdecnn.plan(model, X, only=Residual).runs) == 2
+    assert len(pdecnn.plan(model, X, ignore=["0", r"1\.3"]).runs) == 2  # modules, but no runs
+    with pytest.raises(ValueError, match=r"names '1\.4_6', but no module .* Close: .*'1\.4-6'"):
+        pdecnn.plan(model, X, ignore=["1.4_6"])
+
+
+def test_reasons_with_brackets_are_printed_as_they_are(made):
+    reason = "expected [N, C, H, W], [bold]got[/foo]"
+    assert reason in str(dataclasses.replace(made, skipped=(Skipped("stem", reason),)))
+
+
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
 @pytest.mark.parametrize("name", ["params", "macs"])
 def test_a_budget_is_met_and_used(resnet, made, name, share):
@@ -103,6 +139,29 @@ def test_a_latency_budget_is_measured(resnet):
     assert within.before.ms > 0
     with pytest.raises(ValueError, match=r"latency_ms <= 1e-06 cannot be met"):
         pdecnn.plan(resnet, X, budget={"latency_ms": 1e-6})
+
+
+def test_a_latency_that_was_not_reached_is_told_as_it_was_asked(resnet, monkeypatch):
+    rooms = sys.modules["pdecnn.condensation.plan"]
+
+    def timed(runs, *args, **kwargs):  # 20 ms, of which 1 for each of 15 blocks; the least plan promises 8.3
+        costs = [tuple(dataclasses.replace(c, ms=1.0) for c in run.costs) for run in runs]
+        layers = [dataclasses.replace(run.layer_cost, ms=0.1) for run in runs]
+        return [dataclasses.replace(r, costs=c, layer_cost=q) for r, c, q in zip(runs, costs, layers, strict=True)]
+
+    monkeypatch.setattr(rooms, "timed", timed)
+    monkeypatch.setattr(rooms, "measure_ms", lambda model, inputs, done: 20.0 if model is resnet else 13.0)
+    with pytest.raises(ValueError, match=r"latency_ms <= 12 cannot be met: 13\.00 ms were measured at best, 20\.00 ms"):
+        pdecnn.plan(resnet, X, budget={"latency_ms": 12})
+
+
+def test_global_layers_are_timed_on_as_many_images_as_the_blocks(monkeypatch):
+    seen = []
+    monkeypatch.setattr(propose, "measure_ms", lambda model, inputs, done=None: seen.append(len(inputs[0])) or 1.0)
+    model = repeated(3)
+    run = pdecnn.plan(model, X).runs[0]
+    propose._with_ms(run, dict.fromkeys(run.members(), 1.0), model, propose.batch_of((X.expand(8, -1, -1, -1),)))
+    assert seen == [8]
 
 
 def test_impossible_budgets_are_refused(resnet):

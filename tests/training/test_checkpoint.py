@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 
 import pytest
 import torch
@@ -150,12 +151,21 @@ def test_optimiser_state_round_trip():
         split_state({"state": {0: {"odd": {1}}}, "param_groups": []})
 
 
+def test_factories_in_the_current_folder_are_found(tmp_path, monkeypatch):
+    (tmp_path / "nets_of_this_folder.py").write_text("from torch import nn\n\ndef line():\n    return nn.Identity()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert isinstance(import_factory("nets_of_this_folder:line")(), nn.Identity)
+
+
 def test_factories_and_teachers(tmp_path, net):
     assert import_factory("torch.nn:Identity") is nn.Identity
     with pytest.raises(ValueError, match="expected a registered model or module:function, got 'torch'"):
         import_factory("torch")
     with pytest.raises(ValueError, match="torch has no function named 'nothing'"):
         import_factory("torch:nothing")
+    with pytest.raises(ValueError, match=r"no function named 'Identiti'. Close: 'Identity'"):
+        import_factory("torch.nn:Identiti")
     folder = save_checkpoint(tmp_path / "net", net, {"model": NET})
     assert load_teacher(str(folder)).num_classes == 4
     with pytest.raises(ValueError, match="no model named 'no_such_teacher'"):

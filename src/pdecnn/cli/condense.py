@@ -158,21 +158,37 @@ def condense_one(
 
 def make_model(name: str, pretrained: bool) -> nn.Module:
     """The model that the user named, or a ValueError with close names."""
-    from pdecnn.training.build import build_model, import_factory
+    from pdecnn.training.build import build_model
 
     home, _, rest = name.partition(":")
     if home == "torchvision":
         import pdecnn.condensation  # noqa: F401  (knows how to build them)
 
-        return build_model({"builder": "torchvision", "name": rest})
+        return build_model({"builder": "torchvision", "name": rest}, pretrained=pretrained)
     if home == "timm" or not rest:
         return build_model({"name": rest or home}, pretrained=pretrained)
+    if pretrained:
+        raise ValueError(f"condense: --pretrained is for models of timm; let {name} load its weights itself.")
+    return _make_own(name)
+
+
+def _make_own(name: str) -> nn.Module:
+    """What the user's `module:function` gives."""
+    from pdecnn.training.build import import_factory
+
     try:
-        return import_factory(name)()
+        factory = import_factory(name)
+        net = factory if isinstance(factory, nn.Module) else factory()
     except ModuleNotFoundError as error:
+        home = name.partition(":")[0]
         raise ValueError(
             f"condense: cannot import {home!r}: {error}. Expected timm:NAME or module:function."
         ) from error
+    except TypeError as error:
+        raise ValueError(f"condense: {name} does not work without arguments: {error}.") from error
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"condense: {name} gave a {type(net).__name__}, expected a torch.nn.Module.")
+    return net
 
 
 def parse_budgets(texts: list[str]) -> dict[str, str | float]:

@@ -1,12 +1,12 @@
 """Carry out a plan: the blocks of each run go, a Global layer comes in the place of the last of them."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from pdecnn.condensation.blocks import registered
+from pdecnn.condensation.blocks import Replacement, registered
 from pdecnn.condensation.dense import shorten
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer import GlobalLayer
@@ -62,16 +62,28 @@ def _condense(model: nn.Module, run: Run) -> None:
     modules = [parent._modules[name] for unit in run.removed for name in unit]
     removed = [m for m in modules if m is not None]
     like = next((p for m in removed for p in m.parameters()), torch.empty(()))
-    make = registered([m for m in removed if any(True for _ in m.parameters())])
+    make = own_replacement(removed)
     last = removed[-1]
     if make is not None:
         layer = make(removed, run)
     else:
         layer = global_layer(run, _first_guess(parent, run), like)
         layer = ChannelsLast(layer) if run.channels_last else layer
-    for name in (name for unit in run.removed for name in unit):
-        parent._modules[name] = nn.Identity()
-    parent._modules[run.units[-1][-1]] = _with_hooks(layer.train(last.training), last)
+    new = {id(m): nn.Identity() for m in removed}
+    _replace(model, {**new, id(last): _with_hooks(layer.train(last.training), last)})
+
+
+def own_replacement(removed: Sequence[nn.Module]) -> Replacement | None:
+    """The function that a user registered for these blocks, if any; norms and activations beside them do not count."""
+    return registered([m for m in removed if any(True for _ in m.parameters())])
+
+
+def _replace(model: nn.Module, new: Mapping[int, nn.Module]) -> None:
+    """Puts in the new modules, by `id` of the old, under every name that a model has for these."""
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if id(child) in new:
+                module._modules[name] = new[id(child)]
 
 
 def _first_guess(parent: nn.Module, run: Run) -> nn.Module | None:

@@ -1,5 +1,7 @@
 """Condensed models on disk: the config holds the base architecture and the plan, so that no user code is needed."""
 
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,38 @@ def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
             'written down. Plan with base={"name": ..., "kwargs": {...}} if it is registered in timm; else keep '
             "plan.save(...) and the state_dict, and replay the plan on a fresh model of your own."
         )
+    config = current_config(model)
+    if config is None:
+        raise ValueError(
+            f"save_condensed: {type(model).__name__} is not what its plan makes of its base any more, so the file "
+            "could not be loaded. Change the classes with reset_classifier or before condensing; else keep "
+            "plan.save(...) and the state_dict, and replay the plan on a fresh model of your own."
+        )
     return save_checkpoint(path, model, {"model": config, **notes})
+
+
+def current_config(model: nn.Module) -> dict[str, Any] | None:
+    """The config of a condensed model with the classes that it has now; None if no config builds such a model."""
+    config = getattr(model, CONFIG, None)
+    if config is None or config["base"] is None:
+        return None
+    base = config["base"]
+    kwargs = [base.get("kwargs") or {}]
+    kwargs += [{**kwargs[0], "num_classes": n} for n in _classes(model)]  # reset_classifier may have been called
+    for candidate in ({**config, "base": {**base, "kwargs": k}} for k in kwargs):
+        if _shapes(_build_on_meta(candidate)) == _shapes(model):
+            return candidate
+    return None
+
+
+def _classes(model: nn.Module) -> list[int]:
+    """How many classes a model may have: by its own word, and by its last linear layer."""
+    linear = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
+    return [n for n in (getattr(model, "num_classes", None), *linear[-1:]) if isinstance(n, int)]
+
+
+def _shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
 
 
 def build_condensed(description: dict[str, Any]) -> nn.Module:
@@ -81,7 +114,9 @@ def _torchvision_guesses(model: nn.Module) -> list[dict[str, Any]]:
     home = type(model).__module__
     names = [n for n in models.list_models(module=models) if models.get_model_builder(n).__module__ == home]
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    kwargs = {"num_classes": linear[-1].out_features} if linear else {}
+    kwargs: dict[str, Any] = {"num_classes": linear[-1].out_features} if linear else {}
+    if getattr(model, "transform_input", False):  # pretrained Inception; no module shows it
+        kwargs["transform_input"] = True
     return [{"builder": "torchvision", "name": name, "kwargs": kwargs} for name in names]
 
 
@@ -98,10 +133,9 @@ def _build_on_meta(description: dict[str, Any]) -> nn.Module:
         return build_model(description)
 
 
-def _signature(model: nn.Module) -> tuple[Any, ...]:
+def _signature(model: nn.Module) -> tuple[Any, Any]:
     modules = [(n, type(m).__name__, m.extra_repr()) for n, m in model.named_modules()]
-    state = [(n, tuple(t.shape)) for n, t in model.state_dict().items()]
-    return [m for m in modules if m[1] not in _UNSEEN], state  # type: ignore[return-value]
+    return [m for m in modules if m[1] not in _UNSEEN], _shapes(model)
 
 
 def _build_torchvision(description: dict[str, Any]) -> nn.Module:
@@ -109,10 +143,14 @@ def _build_torchvision(description: dict[str, Any]) -> nn.Module:
 
     name, kwargs = description["name"], dict(description.get("kwargs") or {})
     if name not in models.list_models():
-        raise ValueError(f"build_model: torchvision has no model named {name!r}.")
-    if set(kwargs) - {"num_classes"}:
+        close = get_close_matches(str(name), models.list_models(), n=3)
+        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+        raise ValueError(f"build_model: torchvision has no model named {name!r}.{hint}")
+    if set(kwargs) - {"num_classes", "transform_input"}:
         raise ValueError(f"build_model: a torchvision model takes num_classes only, got {sorted(kwargs)}.")
-    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    options: dict[str, Any] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    if "weights_backbone" in signature(models.get_model_builder(name)).parameters:
+        options["weights_backbone"] = None  # the default downloads
     model: nn.Module = models.get_model(name, weights=None, **kwargs, **options)
     return model
 

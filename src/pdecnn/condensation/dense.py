@@ -24,7 +24,7 @@ def find_dense(model: nn.Module, record: Record) -> tuple[list[Run], list[Skippe
     for parent, module in modules.items():
         children = [(n, record.calls.get(f"{parent}.{n}" if parent else n, [])) for n, _ in module.named_children()]
         called = sorted(((n, c[0]) for n, c in children if len(c) == 1), key=lambda item: item[1].start)
-        for kind, group in (("dense", _gathered(parent, called, record)), *_growing(called, record)):
+        for kind, group in (("dense", _gathered(_owner(parent, modules), called, record)), *_growing(called, record)):
             if len(group) < SHORTEST:
                 continue
             run = _run(kind, parent, group, modules, record)
@@ -35,15 +35,28 @@ def find_dense(model: nn.Module, record: Record) -> tuple[list[Run], list[Skippe
     return runs, skipped
 
 
-def _gathered(parent: str, called: list[tuple[str, Call]], record: Record) -> list[tuple[str, Call]]:
-    """The children, if the parent returns its input and all that they gave, concatenated in this order."""
-    calls = record.calls.get(parent, [])
+def _owner(parent: str, modules: dict[str, nn.Module]) -> str:
+    """The module whose forward calls the children of `parent`: itself, or the one that holds a mere list of them."""
+    listed = type(modules[parent]) in (nn.ModuleList, nn.ModuleDict)  # timm's dense block is more
+    return parent.rpartition(".")[0] if listed else parent
+
+
+def _gathered(owner: str, called: list[tuple[str, Call]], record: Record) -> list[tuple[str, Call]]:
+    """The children, if their owner returns its input and all that they gave, concatenated in this order."""
+    calls = record.calls.get(owner, [])
     if len(calls) != 1 or calls[0].output is None or len(calls[0].inputs) != 1 or not called:
         return []
-    parts = record.concatenated.get(id(calls[0].output), ())
     ours = (id(calls[0].inputs[0]), *(id(c.output) for _, c in called))
+    parts = _parts(id(calls[0].output), set(ours), record)
     widths = {c.shape[1] for _, c in called if len(c.shape) == 4}
     return called if parts == ours and len(widths) == 1 else []
+
+
+def _parts(tensor: int, known: set[int], record: Record) -> tuple[int, ...]:
+    """What a tensor is concatenated of, step by step or at once, down to the known ones."""
+    if tensor in known or tensor not in record.concatenated:
+        return (tensor,)
+    return tuple(p for part in record.concatenated[tensor] for p in _parts(part, known, record))
 
 
 def _growing(called: list[tuple[str, Call]], record: Record) -> list[tuple[str, list[tuple[str, Call]]]]:
@@ -77,11 +90,12 @@ def _run(
 ) -> Run | Skipped:
     first, last = group[0][1], group[-1][1]
     growth = last.shape[1] if kind == "dense" else _growth(last)
-    width = record.calls[parent][0].input_shapes[0][1] if kind == "dense" else first.input_shapes[0][1]
-    out, end = width + growth * len(group), (record.calls[parent][0].end if kind == "dense" else last.end)
+    whole = record.calls[_owner(parent, modules)][0] if kind == "dense" else None
+    width = (whole or first).input_shapes[0][1]
+    out, end = width + growth * len(group), (whole or last).end
     readers, reason = _readers(out, end, modules, record)
     if reason:
-        return Skipped(f"{parent}.{group[0][0]}", reason)
+        return Skipped(f"{parent}.{group[0][0]}".lstrip("."), reason)
     transition = _transition(readers[-1], modules)
     shape = record.calls[transition][0].shape if transition else last.shape
     return Run(

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from pdecnn.condensation.checkpoint import CONFIG
+from pdecnn.condensation.checkpoint import CONFIG, current_config
 from pdecnn.condensation.plan import Plan
 from pdecnn.training import Dataset, FitResult, Loaders, Recipe, fit
 from pdecnn.training.progress import Reporter
@@ -57,6 +57,9 @@ def distill(
         resume: Continue the run in `run_dir`.
         reporter: Shows the progress.
     """
+    taken = sorted({"model", "data", "epochs", "seed", "distill"} & set(recipe or {}))
+    if taken:
+        raise ValueError(f"distill: recipe may not set {', '.join(taken)}; the arguments of distill do.")
     features = matched_modules(student)
     name = data.name if isinstance(data, Dataset) else "loaders"
     settings = Recipe.parse(
@@ -75,7 +78,7 @@ def distill(
             },
         }
     )
-    config = getattr(student, CONFIG, None)
+    config = current_config(student) or getattr(student, CONFIG, None)
     return fit(
         student,
         data,

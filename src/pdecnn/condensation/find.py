@@ -187,6 +187,7 @@ class Finder:
         composite = all(u.convolutions > 1 for u in units)
         if not composite and len({u.kernels for u in units}) > 1:
             units = units[1:]  # another kind of convolution came first
+            composite = all(u.convolutions > 1 for u in units)
         spatial = any(k != (1, 1) for u in units for k, _ in u.kernels)
         if len(units) < (2 if composite else PLAIN_CONVOLUTIONS) or not spatial:
             if composite:

@@ -63,7 +63,7 @@ def fit_layers(
         student: What `plan.apply(teacher)` gave.
         teacher: The model before; it is not changed.
         plan: The plan.
-        data: Batches of inputs, or pairs of inputs and labels; labels are not read.
+        data: Batches of inputs, one batch as a Tensor, or pairs of inputs and labels; labels are not read.
         batches: How many of them are used.
         steps: Steps of the optimiser for each layer; 0 leaves it at the regression of the norm.
         lr: Learning rate.
@@ -71,16 +71,19 @@ def fit_layers(
         seed: Seed of the order.
         progress: Called with a line about each layer.
     """
-    runs = {run.site: run for run in plan.runs if not run.is_dense}
-    layers = {site: layer for site, layer in global_layers(student, plan.runs).items() if site in runs}
-    inputs = [b[0] if isinstance(b, (tuple, list)) else b for _, b in zip(range(batches), data, strict=False)]
+    runs = {run.site: run for run in plan.runs}
+    layers = global_layers(student, plan.runs)
+    batches_of = [data] if isinstance(data, Tensor) else data
+    inputs = [b[0] if isinstance(b, (tuple, list)) else b for _, b in zip(range(batches), batches_of, strict=False)]
     if not inputs:
         raise ValueError("fit_layers: data gave no batch.")
-    targets = collect(teacher, list(layers), inputs, outputs=True)
+    # the Global layer of a dense run is the last part of the transition, so that its target is what leaves that
+    sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
+    targets = collect(teacher, sources.values(), inputs, outputs=True)
     fitted = []
     for site, layer in layers.items():
         x = _channels_first(collect(student, [site], inputs, outputs=False)[site], runs[site])
-        y = _channels_first(targets[site], runs[site])
+        y = _channels_first(targets[sources[site]], runs[site])
         fitted.append(fit_layer(layer, x, y, site=site, steps=steps, lr=lr, batch_size=batch_size, seed=seed))
         recalibrate(student, site, inputs)
         if progress:
@@ -161,7 +164,8 @@ def fit_layer(
     best = _error(_run(layer, x, batch_size), y)
     state = {k: v.clone() for k, v in layer.state_dict().items()}
     optimizer = torch.optim.Adam(parameters, lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 1), pct_start=0.2)
+    total = max(steps, 6)  # a fifth of 5 is one step, and the schedule divides by one less
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=total, pct_start=0.2)
     g = torch.Generator().manual_seed(seed)
     scale = y.var().clamp_min(1e-12)
     layer.eval()  # the norms are fitted as they will be used
@@ -195,14 +199,14 @@ def _calibrate_coefficients(layer: GlobalLayer, x: Tensor) -> None:
     """Gives the norms of the coefficients the statistics of these maps."""
     norms = [m for part in (layer.velocity, layer.diffusion) for m in part.modules() if isinstance(m, nn.BatchNorm2d)]
     momenta = [m.momentum for m in norms]
-    for m in norms:
-        m.train()
-        m.momentum = 1.0
-    h, _ = layer.first_guess(x)
-    layer.coefficients(h)
+    with eval_mode(layer):  # the norms of the first guess keep what they know
+        for m in norms:
+            m.train()
+            m.momentum = 1.0
+        h, _ = layer.first_guess(x)
+        layer.coefficients(h)
     for m, momentum in zip(norms, momenta, strict=True):
         m.momentum = momentum
-        m.eval()
 
 
 @torch.no_grad()

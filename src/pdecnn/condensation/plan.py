@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -21,6 +23,8 @@ from pdecnn.condensation.progress import Report, begin
 from pdecnn.condensation.propose import (
     ROUNDS,
     choose,
+    has_global_layer,
+    layer_cost,
     measure_ms,
     module_costs,
     parse_budget,
@@ -74,6 +78,8 @@ class Plan:
         """The plan with changes to the run at `path`, such as `plan.edit("layer1.0-4", keep=2, K=3)`."""
         run = self._run(path)
         new = dataclasses.replace(run, **changes).check()
+        if has_global_layer(run):
+            new = dataclasses.replace(new, layer_cost=dataclasses.replace(layer_cost(new), ms=run.layer_cost.ms))
         return dataclasses.replace(self, runs=tuple(new if r is run else r for r in self.runs))
 
     def without(self, path: str) -> "Plan":
@@ -83,10 +89,12 @@ class Plan:
         return dataclasses.replace(self, runs=tuple(r for r in self.runs if r is not run), skipped=skipped)
 
     def _run(self, path: str) -> Run:
-        for run in self.runs:
-            if path in (run.path, run.parent):
-                return run
-        raise ValueError(f"Plan: no run at {path!r}; there are {', '.join(r.path for r in self.runs) or 'none'}.")
+        found = [r for r in self.runs if r.path == path] or [r for r in self.runs if r.parent == path]
+        if len(found) > 1:
+            raise ValueError(f"Plan: {path!r} holds {len(found)} runs; name one: {', '.join(r.path for r in found)}.")
+        if not found:
+            raise ValueError(f"Plan: no run at {path!r}; there are {', '.join(r.path for r in self.runs) or 'none'}.")
+        return found[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, dicts and numbers."""
@@ -145,7 +153,7 @@ class Plan:
         yield self.table()
         if self.skipped:
             yield f"Left alone ({len(self.skipped)}):"
-            yield "\n".join(f"  {s.path}: {s.reason}" for s in self.skipped)
+            yield escape("\n".join(f"  {s.path}: {s.reason}" for s in self.skipped))
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
@@ -187,8 +195,8 @@ def plan(
     keep: int = 1,
     K: int = 5,
     init: str = "identity",
-    ignore: Sequence[Filter] = (),
-    only: Sequence[Filter] = (),
+    ignore: Filter | Sequence[Filter] = (),
+    only: Filter | Sequence[Filter] = (),
     budget: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
@@ -230,6 +238,7 @@ def plan(
     found = [*chain, *(d for d in dense if not any(_inside(d.parent, c) for c in chain))]
     skipped = [s for s in (*skipped, *more) if not any(_inside(s.path, run) for run in found)]
     modules = dict(model.named_modules())
+    ignore, only = (_filters(given, found, modules) for given in (ignore, only))
     runs: list[Run] = []
     for run in found:
         run = dataclasses.replace(run, K=K, init=init, options=dict(options or {}))
@@ -301,6 +310,19 @@ def _refusal(
     return ""
 
 
+def _filters(given: Filter | Sequence[Filter], found: Sequence[Run], modules: Mapping[str, nn.Module]) -> list[Filter]:
+    """One filter or many as a list; a ValueError if one of them names nothing that is in the model."""
+    filters: list[Filter] = [given] if isinstance(given, (str, type)) else list(given)
+    for f in filters if found else ():
+        if isinstance(f, str) and not (f in modules or any(_matches(f, run, modules) for run in found)):
+            if any(re.fullmatch(f, path) for path in modules):
+                continue
+            close = get_close_matches(f, [*(run.path for run in found), *modules], n=3)
+            hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+            raise ValueError(f"plan: ignore or only names {f!r}, but no module of the model has such a path.{hint}")
+    return filters
+
+
 def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
     if isinstance(which, type):
         return any(isinstance(modules[m], which) for m in run.members())
@@ -324,7 +346,7 @@ def _counted(
     done()
     counted = []
     for run in runs:
-        counted.append(with_costs(run, costs))
+        counted.append(with_costs(run, costs, model))
         done()
     return counted, costs[""]
 
@@ -335,7 +357,8 @@ def _that_save(runs: list[Run], skipped: list[Skipped]) -> list[Run]:
         if run.after.params < run.before.params and run.after.macs < run.before.macs:
             good.append(run)
             continue
-        skipped.append(Skipped(run.path, "a Global layer would cost as much as the blocks it replaces"))
+        what = "a Global layer" if has_global_layer(run) else "what is registered for them"
+        skipped.append(Skipped(run.path, f"{what} would cost as much as the blocks it replaces"))
     return good
 
 
@@ -389,13 +412,17 @@ def _within(
     limits = parse_budget(budget, total)
     asked = limits.get("ms")
     for attempt in range(6):
-        chosen = dataclasses.replace(made, before=total, runs=tuple(choose(runs, total, limits)))
+        least = attempt > 0 and limits["ms"] < (predicted(total, runs).ms or 0.0)  # no plan promises that little
+        within = runs if least else choose(runs, total, limits)
+        chosen = dataclasses.replace(made, before=total, runs=tuple(within))
         if asked is None:
             return chosen
         done = begin(progress, f"timing plan {attempt + 1}, which may take {asked:.2f} ms", ROUNDS)
         ms = measure_ms(chosen.apply(model), inputs, done=done)
         if ms <= asked:
             return chosen
+        if least:
+            break
         limits["ms"] *= 0.95 * asked / ms
     raise ValueError(
         f"plan: the budget latency_ms <= {asked:g} cannot be met: {ms:.2f} ms were measured at best, "

@@ -1,5 +1,6 @@
 """What condensing would cost and save, and how much of it a budget asks for."""
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from pdecnn.analysis.cost import profile
-from pdecnn.condensation.apply import global_layer
+from pdecnn.condensation.apply import global_layer, own_replacement
 from pdecnn.condensation.progress import Report, begin
 from pdecnn.condensation.record import eval_mode
 from pdecnn.condensation.site import Cost, Run
@@ -21,7 +22,7 @@ BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
 def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]) -> dict[str, Cost]:
     """The cost of each module named, and of the model as `""`, for one image of the batch."""
     report = profile(model, inputs)
-    batch = next((x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.ndim), 1) or 1
+    batch = batch_of(inputs)
     costs = {}
     for path in ("", *paths):
         total = report.subtree(path)
@@ -29,10 +30,15 @@ def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]
     return costs
 
 
-def with_costs(run: Run, costs: Mapping[str, Cost]) -> Run:
-    """The run with the costs of its blocks and of its Global layer."""
+def batch_of(inputs: tuple[Any, ...]) -> int:
+    """How many images the inputs hold."""
+    return next((x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.ndim), 1) or 1
+
+
+def with_costs(run: Run, costs: Mapping[str, Cost], model: nn.Module) -> Run:
+    """The run with the costs of its blocks and of what replaces them."""
     blocks = tuple(sum((costs[run.child(n)] for n in unit), Cost()) for unit in run.units)
-    return dataclasses.replace(run, costs=blocks, layer_cost=layer_cost(run))
+    return dataclasses.replace(run, costs=blocks, layer_cost=_own_cost(run, model) or layer_cost(run))
 
 
 def layer_cost(run: Run) -> Cost:
@@ -40,6 +46,27 @@ def layer_cost(run: Run) -> Cost:
     like = torch.empty(1, *run.shape, device="meta", dtype=torch.float64)
     report = profile(global_layer(run, None, like), like)
     return Cost(report.params, report.exact)
+
+
+def _own_cost(run: Run, model: nn.Module) -> Cost | None:
+    """What the replacement that a user registered costs; None if there is none."""
+    removed = [] if run.is_dense else [model.get_submodule(path) for path in run.members(run.keep)]
+    make = own_replacement(removed)
+    if make is None:
+        return None
+    C, H, W = run.shape
+    like = next(model.parameters())
+    h = torch.zeros(1, *((H, W, C) if run.channels_last else run.shape), device=like.device, dtype=like.dtype)
+    try:
+        report = profile(make(copy.deepcopy(removed), run), h)
+    except Exception:  # the trial of the plan says why
+        return None
+    return Cost(report.params, report.exact)
+
+
+def has_global_layer(run: Run) -> bool:
+    """Whether the cost of what replaces the blocks is that of a Global layer, not of a replacement of the user's."""
+    return dataclasses.replace(run.layer_cost, ms=None) == layer_cost(run)
 
 
 def measure_ms(model: nn.Module, inputs: tuple[Any, ...], done: Callable[[], None] | None = None) -> float:
@@ -88,19 +115,19 @@ def timed(
     done = begin(progress, "timing Global layers", len(runs))
     found = []
     for run in runs:
-        found.append(_with_ms(run, median, model))
+        found.append(_with_ms(run, median, model, batch_of(inputs)))
         done()
     return found
 
 
-def _with_ms(run: Run, median: Mapping[str, float], model: nn.Module) -> Run:
+def _with_ms(run: Run, median: Mapping[str, float], model: nn.Module, batch: int) -> Run:
     blocks = tuple(
         dataclasses.replace(cost, ms=sum(median[run.child(n)] for n in unit))
         for cost, unit in zip(run.costs, run.units, strict=True)
     )
     like = next(model.parameters())
     layer = global_layer(run, None, like)
-    ms = measure_ms(layer, (torch.zeros(1, *run.shape, device=like.device, dtype=like.dtype),))
+    ms = measure_ms(layer, (torch.zeros(batch, *run.shape, device=like.device, dtype=like.dtype),))
     return dataclasses.replace(run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=ms))
 
 

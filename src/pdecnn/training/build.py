@@ -1,6 +1,9 @@
 """Models from their description: the `model` part of a recipe and of a checkpoint's config.json."""
 
+import os
+import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,8 +69,6 @@ def check_model_name(name: str) -> None:
     import pdecnn.models  # noqa: F401
 
     if not isinstance(name, str) or not is_model(name):
-        from difflib import get_close_matches
-
         close = get_close_matches(str(name), timm.list_models(), n=3)
         hint = f" Close: {', '.join(map(repr, close))}." if close else ""
         raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
@@ -83,13 +84,18 @@ def load_teacher(source: str) -> nn.Module:
 
 
 def import_factory(text: str) -> Callable[..., nn.Module]:
-    """The callable that the user named on the command line as `module:function`."""
+    """The callable that the user named on the command line as `module:function`; also from the current folder."""
     module, _, name = text.partition(":")
     if not module or not name.isidentifier():
-        raise ValueError(f"--model: expected a registered model or module:function, got {text!r}.")
-    factory = getattr(import_module(module), name, None)
+        raise ValueError(f"model: expected a registered model or module:function, got {text!r}.")
+    if os.getcwd() not in sys.path:  # the installed command does not look there
+        sys.path.insert(0, os.getcwd())
+    home = import_module(module)
+    factory = getattr(home, name, None)
     if not callable(factory):
-        raise ValueError(f"--model: {module} has no function named {name!r}.")
+        close = get_close_matches(name, dir(home), n=3)
+        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+        raise ValueError(f"model: {module} has no function named {name!r}.{hint}")
     return factory  # type: ignore[no-any-return]
 
 
