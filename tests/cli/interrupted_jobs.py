@@ -82,4 +82,5 @@ def run(folder: Path) -> dict[str, tuple[int, list[str]]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started deaf to it
     print(json.dumps(run(Path(sys.argv[1]))))

@@ -64,6 +64,15 @@ def test_killed_at_random_moments_it_continues_bit_for_bit(tmp_path, uninterrupt
     assert not list((tmp_path / "run").rglob(".tmp-*"))
 
 
+def test_a_kill_between_checkpoint_and_metrics_loses_no_row(tmp_path):
+    train(str(tmp_path / "run"), 2, 0.0)
+    file = tmp_path / "run" / "metrics.csv"
+    whole = file.read_text()
+    file.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    train(str(tmp_path / "run"), 2, 0.0)
+    assert file.read_text() == whole
+
+
 def losses(folder):
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ from rich.console import Console
 
 from pdecnn.cli import app
 
+WIDTH = 160  # of a table that goes into a file or another program
 LOWCOST = "pdecnn.analysis.lowcost_tables"
 
 
@@ -42,7 +45,8 @@ def command(
     if as_json:
         typer.echo(json.dumps([row for table in built for row in table.to_dicts()], indent=2))
         return
-    console = Console()
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Console(width=WIDTH if piped else None)
     for table in built:
         console.print(table)
 

@@ -290,6 +290,7 @@ class Trainer:
             if self.ema:
                 self.model.load_state_dict(self.ema.module.state_dict())
             if self.run and self.accelerator.is_main_process:
+                self.run.write_history(self.state.history)  # a kill may have come between the checkpoint and this
                 self.run.write_result(self._result(), self.metrics, self.loaders.classes)
         self.accelerator.wait_for_everyone()
         s = self.state
