@@ -2,7 +2,7 @@
 
     python benchmarks/condense_coverage.py                  # all; about 25 minutes on one core
     python benchmarks/condense_coverage.py resnet18 tv:vgg16
-    python benchmarks/condense_coverage.py --quick          # a dozen, which are exported to ONNX as well
+    python benchmarks/condense_coverage.py --quick          # fifteen, which are exported to ONNX as well
 
 Each model is planned and condensed with the defaults. A condensed model must run forward and backward (every trainable
 parameter of the condensed model has a finite gradient), survive a state-dict round trip bit by bit, pass torch.export

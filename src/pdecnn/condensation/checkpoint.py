@@ -1,6 +1,5 @@
 """Condensed models on disk: the config holds the base architecture and the plan, so that no user code is needed."""
 
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from torch import nn
 
 from pdecnn.training.build import build_model, register_builder
 from pdecnn.training.checkpoint import save_checkpoint
+from pdecnn.training.names import close_to
 
 CONFIG = "condensed_config"  # the attribute of a condensed model
 _UNSEEN = ("Dropout", "Dropout2d", "DropPath", "StochasticDepth", "Identity")
@@ -143,8 +143,7 @@ def _build_torchvision(description: dict[str, Any]) -> nn.Module:
 
     name, kwargs = description["name"], dict(description.get("kwargs") or {})
     if name not in models.list_models():
-        close = get_close_matches(str(name), models.list_models(), n=3)
-        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+        hint = close_to(name, models.list_models())
         raise ValueError(f"build_model: torchvision has no model named {name!r}.{hint}")
     if set(kwargs) - {"num_classes", "transform_input"}:
         raise ValueError(f"build_model: a torchvision model takes num_classes only, got {sorted(kwargs)}.")

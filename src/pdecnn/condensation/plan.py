@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.site import INITS, NOTHING, Cost, Run, Skipped
 from pdecnn.condensation.trial import try_runs
 from pdecnn.training.atomic import write_atomic
+from pdecnn.training.names import close_to
 
 FORMAT = "pdecnn-plan/1"
 
@@ -317,8 +317,7 @@ def _filters(given: Filter | Sequence[Filter], found: Sequence[Run], modules: Ma
         if isinstance(f, str) and not (f in modules or any(_matches(f, run, modules) for run in found)):
             if any(re.fullmatch(f, path) for path in modules):
                 continue
-            close = get_close_matches(f, [*(run.path for run in found), *modules], n=3)
-            hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+            hint = close_to(f, [*(run.path for run in found), *modules])
             raise ValueError(f"plan: ignore or only names {f!r}, but no module of the model has such a path.{hint}")
     return filters
 

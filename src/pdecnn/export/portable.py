@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from pdecnn.functional.boundary import Boundary, neighbours
 from pdecnn.functional.depthwise import CONV, extend
 from pdecnn.functional.spectral import along, cosine_matrix, hartley_matrix, negated
+from pdecnn.kernels.global_layer.op import ACTIVATIONS
 
 _OPS = torch.ops.pdecnn
 
@@ -106,17 +107,16 @@ def global_layer(
     output_act: str,
 ) -> Tensor:
     """`pdecnn::global_layer`, a whole Global layer, operator by operator."""
-    acts = {"relu": functional.relu, "relu6": functional.relu6}
     C, pad = h.shape[1], weight.shape[-1] // 2
     maps = [
-        acts[coefficient_act](functional.conv2d(h, weight[i].unsqueeze(1), bias[i], padding=pad, groups=C))
+        ACTIVATIONS[coefficient_act](functional.conv2d(h, weight[i].unsqueeze(1), bias[i], padding=pad, groups=C))
         for i in range(weight.shape[0])
     ]
     u, v = (q if flow_sign > 0 else -q for q in maps[:2])
     D = maps[2:] if len(maps) == 4 else [torch.full((), D, dtype=h.dtype) for D in (D_x, D_y)]
     h_prev = x if previous_is_input else None
     h = advection_diffusion_maps(h, h_prev, u, v, *D, x, K, dt, dx, dy, boundary)
-    return acts[output_act](h * scale.view(-1, 1, 1) + shift.view(-1, 1, 1))
+    return ACTIVATIONS[output_act](h * scale.view(-1, 1, 1) + shift.view(-1, 1, 1))
 
 
 def depthwise(y: Tensor, k: Tensor, boundary: str) -> Tensor:

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from pdecnn.export import portable
+from pdecnn.kernels.global_layer.op import ACTIVATIONS
 
 _OPS = torch.ops.pdecnn
-_ACTS = {"relu": functional.relu, "relu6": functional.relu6}
 
 
 def to_rows(q: Tensor, W: int) -> Tensor:
@@ -55,25 +55,18 @@ def above_and_below(q: Tensor) -> tuple[Tensor, Tensor]:
     return q.index_select(1, (y + 1) % H), q.index_select(1, (y - 1) % H)
 
 
-def advection_diffusion(
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-) -> Tensor:
-    """K steps of `functional.advection_diffusion`."""
+def _scales(dt: float, dx: float, dy: float) -> tuple[float, float, float, float]:
+    """What makes `a_x`, `a_y`, `b_x`, `b_y` of the velocities and diffusivities."""
+    return dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2
+
+
+def advection_diffusion(h: Tensor, h_prev: Tensor | None, *others: Any) -> Tensor:
+    """K steps of `functional.advection_diffusion`; the arguments are those of `portable.advection_diffusion`."""
+    u, v, D_x, D_y, f, K, dt, dx, dy, boundary = others
     if boundary != "periodic":
-        return portable.advection_diffusion_maps(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary)
+        return portable.advection_diffusion_maps(h, h_prev, *others)
     C, W = h.shape[1], h.shape[3]
-    scales = (dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2)
+    scales = _scales(dt, dx, dy)
     a_x, a_y, b_x, b_y = (to_rows(q * scale, W) for q, scale in zip((u, v, D_x, D_y), scales, strict=True))
     state = to_rows(h, W)
     previous = state if h_prev is None or h_prev is h else to_rows(h_prev, W)
@@ -121,35 +114,19 @@ def _inflow(a_x: Tensor, a_y: Tensor, C: int) -> Tensor:
 
 
 def global_layer(
-    h: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    D_x: float,
-    D_y: float,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-    flow_sign: int,
-    previous_is_input: bool,
-    coefficient_act: str,
-    output_act: str,
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any
 ) -> Tensor:
-    """`pdecnn::global_layer`, a whole Global layer."""
+    """`pdecnn::global_layer`, a whole Global layer; the options are those of `portable.global_layer`."""
+    D_x, D_y, K, dt, dx, dy, boundary, flow_sign, previous_is_input, coefficient_act, output_act = options
     if boundary != "periodic":
-        options: Any = (D_x, D_y, K, dt, dx, dy, boundary, flow_sign, previous_is_input, coefficient_act, output_act)
         return portable.global_layer(h, x, weight, bias, scale, shift, *options)
     C, W, pad = h.shape[1], h.shape[3], weight.shape[-1] // 2
-    scales = (dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2)
+    scales = _scales(dt, dx, dy)
     learned = []
     for w, b, s in zip(weight, bias, scales, strict=False):  # two of them if D is a number
         inside, outside = (s, 1.0) if coefficient_act == "relu" else (1.0, s)  # relu(s q) = s relu(q)
         q = functional.conv2d(h, w.unsqueeze(1) * inside, b * inside, padding=pad, groups=C)
-        q = to_rows(_ACTS[coefficient_act](q), W)
+        q = to_rows(ACTIVATIONS[coefficient_act](q), W)
         learned.append(q if outside == 1 else q * outside)
     a_x, a_y = (q if flow_sign > 0 else -q for q in learned[:2])
     given = [torch.full((), D * s, dtype=h.dtype) for D, s in zip((D_x, D_y), scales[2:], strict=True)]
@@ -157,7 +134,7 @@ def global_layer(
     state = to_rows(h, W)
     source = state if x is h else to_rows(x, W)
     out = steps(state, source if previous_is_input else state, a_x, a_y, b_x, b_y, source, C=C, K=K, dt=dt)
-    return from_rows(_ACTS[output_act](out * scale.repeat(W) + shift.repeat(W)), C)
+    return from_rows(ACTIVATIONS[output_act](out * scale.repeat(W) + shift.repeat(W)), C)
 
 
 TABLE: portable.Table = {

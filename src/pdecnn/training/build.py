@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+
+from pdecnn.training.names import close_to
 
 Builder = Callable[[dict[str, Any]], nn.Module]
 
@@ -69,8 +70,7 @@ def check_model_name(name: str) -> None:
     import pdecnn.models  # noqa: F401
 
     if not isinstance(name, str) or not is_model(name):
-        close = get_close_matches(str(name), timm.list_models(), n=3)
-        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+        hint = close_to(name, timm.list_models())
         raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
 
 
@@ -93,9 +93,7 @@ def import_factory(text: str) -> Callable[..., nn.Module]:
     home = import_module(module)
     factory = getattr(home, name, None)
     if not callable(factory):
-        close = get_close_matches(name, dir(home), n=3)
-        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
-        raise ValueError(f"model: {module} has no function named {name!r}.{hint}")
+        raise ValueError(f"model: {module} has no function named {name!r}.{close_to(name, dir(home))}")
     return factory  # type: ignore[no-any-return]
 
 

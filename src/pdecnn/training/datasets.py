@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from pdecnn.training.data import Dataset, Images
+from pdecnn.training.names import close_to
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 STL10_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -34,8 +34,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None, *, download: boo
         (5000, 1000, (1, 28, 28))
     """
     if name not in DATASETS:
-        close = get_close_matches(name, DATASETS, n=2)
-        hint = f" Close: {', '.join(map(repr, close))}." if close else ""
+        hint = close_to(name, DATASETS, n=2)
         raise ValueError(f"load_dataset: no dataset named {name!r}.{hint} There are {', '.join(DATASETS)}.")
     root = Path(data_dir or os.environ.get("PDECNN_DATA") or "data")
     return DATASETS[name](root, download)
