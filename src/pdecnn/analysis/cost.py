@@ -14,7 +14,6 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.formulas import KINDS
 from pdecnn.analysis.tracker import Tally, track
+from pdecnn.layers.eval_mode import eval_mode
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def profile(model: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> CostR
     if not isinstance(example_inputs, (Tensor, tuple)):
         raise TypeError(f"profile: example_inputs must be a Tensor or a tuple, got {type(example_inputs).__name__}.")
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    with _eval_mode(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         tally = track(model, inputs)
     return _report(model, inputs, tally)
 
@@ -271,14 +271,3 @@ def _report(model: nn.Module, inputs: tuple[Any, ...], tally: Tally) -> CostRepo
 def _uncounted(calls: Counter[tuple[str, str]], elements: Counter[tuple[str, str]]) -> Iterator[Uncounted]:
     for key in sorted(calls, key=lambda k: (-elements[k], k)):
         yield Uncounted(key[0], calls[key], elements[key], key[1])
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    flags = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for m, training in flags:
-            m.training = training

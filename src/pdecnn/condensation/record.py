@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pdecnn.layers.eval_mode import eval_mode
+
 _NON_NEGATIVE = ("relu", "relu_", "hardtanh", "hardtanh_", "sigmoid", "sigmoid_", "hardsigmoid", "hardsigmoid_")
 
 
@@ -169,15 +171,3 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             depthwise = groups == x.shape[1] and groups > 1
             self.result.convolutions.append(Convolution(where, tuple(weight.shape[2:]), depthwise, tuple(x.shape)))
         return out
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Runs the block with the model in eval mode and restores the mode of every module."""
-    flags = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for m, training in flags:
-            m.training = training

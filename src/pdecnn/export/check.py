@@ -1,8 +1,7 @@
 """Comparing an exported file with the model it came from, on inputs that matter, and saying where they part."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+
+from pdecnn.layers.eval_mode import eval_mode
 
 TOLERANCE = 1e-4  # of the largest output
 
@@ -40,21 +41,9 @@ def as_outputs(result: Any) -> list[Tensor]:
     return [q for q in tree_leaves(result) if isinstance(q, Tensor)]
 
 
-@contextmanager
-def in_eval(model: nn.Module) -> Iterator[None]:
-    """Puts the model in eval mode and, at the end, each of its modules back in its own mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def answers(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of the model in eval mode; a model that changes its inputs in place changes copies."""
-    with in_eval(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         return [q.cpu() for q in as_outputs(model(*[x.clone() for x in inputs]))]
 
 
