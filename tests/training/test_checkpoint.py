@@ -6,6 +6,8 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
@@ -147,8 +149,30 @@ def test_optimiser_state_round_trip():
     other.load_state_dict(back)
     assert other.param_groups[0]["betas"] == [0.8, 0.9]
     assert torch.equal(other.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
-    with pytest.raises(TypeError, match=r"keeps 0\.odd as set; only tensors and numbers"):
+    with pytest.raises(TypeError, match=r"keeps 0\.odd as set; only tensors, numbers and lists"):
         split_state({"state": {0: {"odd": {1}}}, "param_groups": []})
+
+
+@given(
+    st.recursive(
+        st.one_of(st.booleans(), st.integers(), st.text(), st.none(), st.just(torch.arange(3.0))),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple)),
+    )
+)
+def test_nested_optimiser_state_round_trip(value):
+    state = {"state": {0: {"Q": value, "step": 3}, 2: {"Q": torch.ones(2)}}, "param_groups": [], "rng_state": value}
+    tensors, values = split_state(state)
+    assert same(join_state(tensors, json.loads(json.dumps(values))), state)
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
 
 
 def test_factories_in_the_current_folder_are_found(tmp_path, monkeypatch):

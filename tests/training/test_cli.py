@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from pdecnn.cli import app
+from pdecnn.training import load_checkpoint
 
 RECIPE = """
 model: {name: test_resnet, kwargs: {in_chans: 1, num_classes: 10}}
@@ -83,6 +84,29 @@ def test_a_model_of_ones_own(tmp_path, config, monkeypatch):
     assert json.loads(accepted.stdout)["accuracy"] == json.loads(trained.stdout.splitlines()[-1])["accuracy"]
 
 
+def test_training_starts_from_the_weights_of_another_run(tmp_path, config):
+    first = pdecnn("train", "--config", config, "--output", tmp_path / "first", "--json")
+    assert first.exit_code == 0, first.output
+    args = ("train", "--config", config, "--output", tmp_path / "second", "--init", tmp_path / "first")
+    second = pdecnn(*args, "-o", "optimizer.lr=1e-30", "-o", "epochs=1", "--json")
+    assert second.exit_code == 0, second.output
+    before, after = (dict(load_checkpoint(tmp_path / run).model.named_parameters()) for run in ("first", "second"))
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    other = pdecnn(
+        *args[:3],
+        "--init",
+        tmp_path / "first",
+        "--output",
+        tmp_path / "x",
+        "--model",
+        "mnist_toy_conv",
+        "-o",
+        "model.kwargs={}",
+    )
+    assert other.exit_code == 1
+    assert "not those of MnistToy" in other.output
+
+
 @pytest.mark.parametrize(
     "args, message",
     [
@@ -91,6 +115,7 @@ def test_a_model_of_ones_own(tmp_path, config, monkeypatch):
         (["train", "quick/fashion-mini", "-o", "optimizer.rate=1"], "Extra inputs are not permitted"),
         (["train", "quick/fashion-mini", "--on-nan", "cry"], "expected stop or resume"),
         (["train", "quick/fashion-mini", "--model", "no_such_net"], "no model named 'no_such_net'"),
+        (["train", "quick/fashion-mini", "--init", "nowhere"], "expected a checkpoint or a run folder"),
         (["validate", "nowhere"], "expected a checkpoint or a run folder"),
         (["distill", "quick/fashion-mini", "--teacher", "no_such_net"], "no model named 'no_such_net'"),
         (["recipes", "nothing"], "no recipe named 'nothing'"),

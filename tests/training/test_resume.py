@@ -79,8 +79,10 @@ def losses(folder):
     return [(row["train_loss"], row["eval_loss"], row["lr"]) for row in rows]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "rmsproptf", "lamb"])
-def test_every_kind_of_optimiser_state_survives(tmp_path, optimizer):
+@pytest.mark.parametrize("optimizer", ["adamw", "rmsproptf", "lamb", "muon", "kron"])
+@pytest.mark.filterwarnings("ignore:It is highly recommended to have 'opt_einsum'")
+def test_every_kind_of_optimiser_state_survives(tmp_path, monkeypatch, optimizer):
+    monkeypatch.setattr("timm.optim.kron.has_dynamo", False)  # compiling takes longer than the training
     settings = recipe(optimizer={"name": optimizer, "lr": 0.01}, ema_decay=None)
     fit(tiny_net(), tiny_data(), settings, run_dir=tmp_path / "whole")
 

@@ -21,6 +21,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the 
 Download = Annotated[bool, typer.Option("--download", help="Fetch a missing dataset from the internet.")]
 OnNan = Annotated[str, typer.Option(help="At a non-finite loss: stop, or resume from the last good state.")]
 Model = Annotated[str | None, typer.Option(help="Another model: a registered name, or module:function of yours.")]
+Init = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint or run folder.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 
@@ -36,12 +37,13 @@ def command(
     download: Download = False,
     on_nan: OnNan = "stop",
     model: Model = None,
+    init: Init = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model by a recipe. Interrupt it in any way and continue with --resume."""
-    settings = resolve(recipe, config, override, model)
-    run_training(settings, recipe or str(config), data_dir, output, resume, download, on_nan, model, threads, as_json)
+    settings, name = resolve(recipe, config, override, model), recipe or str(config)
+    run_training(settings, name, data_dir, output, resume, download, on_nan, model, threads, as_json, init=init)
 
 
 def resolve(name: str | None, config: Path | None, overrides: list[str] | None, model: str | None = None) -> Recipe:
@@ -69,11 +71,12 @@ def run_training(
     threads: int | None,
     as_json: bool,
     teacher: nn.Module | None = None,
+    init: Path | None = None,
 ) -> None:
     """Trains and reports; shared by `train` and `distill`."""
     import torch
 
-    from pdecnn.training import fit
+    from pdecnn.training import fit, load_checkpoint
     from pdecnn.training.progress import choose_reporter
     from pdecnn.training.stream import load_data
 
@@ -84,6 +87,8 @@ def run_training(
     folder = output or Path("runs") / Path(name).with_suffix("").name
     try:
         net, description = make_model(recipe, model)
+        if init:
+            load_checkpoint(init, model=net)
         result = fit(
             net,
             load_data(recipe, data_dir, download=download),

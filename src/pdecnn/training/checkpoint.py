@@ -81,12 +81,19 @@ def load_checkpoint(path: str | Path, *, model: nn.Module | None = None) -> Chec
     config = read_config(path)
     model = build_model(config["model"]) if model is None else model
     state = unpack(path / WEIGHTS)
-    result = model.load_state_dict(state, strict=False)
-    if result.missing_keys or result.unexpected_keys:
+    own = model.state_dict()
+    missing, unexpected = [key for key in own if key not in state], [key for key in state if key not in own]
+    odd = [
+        f"{key} {list(state[key].shape)} for {list(value.shape)}"
+        for key, value in own.items()
+        if key in state and isinstance(value, Tensor) and state[key].shape != value.shape
+    ]
+    if missing or unexpected or odd:
         raise CheckpointError(
-            f"load_checkpoint: the weights in {path} are not those of {type(model).__name__}: missing "
-            f"{result.missing_keys[:3]}, unexpected {result.unexpected_keys[:3]}."
+            f"load_checkpoint: the weights in {path} are not those of {type(model).__name__}: missing {missing[:3]}, "
+            f"unexpected {unexpected[:3]}, of another shape {odd[:3]}."
         )
+    model.load_state_dict(state)
     return Checkpoint(model.eval(), config)
 
 
