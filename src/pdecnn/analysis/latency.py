@@ -61,6 +61,7 @@ def measure(
     rounds: int = 20,
     warmup: int = 3,
     min_seconds: float = 2e-3,
+    settle_seconds: float = 5e-3,
     max_seconds: float | None = None,
 ) -> dict[str, Timing]:
     """Times the candidates in interleaved rounds.
@@ -70,6 +71,8 @@ def measure(
         rounds: Number of samples of each candidate.
         warmup: Calls of each candidate before the first sample.
         min_seconds: A sample repeats the call until it lasts about this long, so that the clock's grain does not show.
+        settle_seconds: Calls that are not timed come before each sample for about this long, so that the caches hold
+            this candidate and not the one before it; none if a single call lasts longer than twice this.
         max_seconds: Stop after this time in all, but not before 3 rounds.
 
     Example:
@@ -82,16 +85,19 @@ def measure(
         raise ValueError("measure: expected at least one candidate, got none.")
     if rounds < 1 or warmup < 0:
         raise ValueError(f"measure: expected rounds >= 1 and warmup >= 0, got rounds={rounds}, warmup={warmup}.")
-    calls = {}
+    settling, calls = {}, {}
     for name, function in candidates.items():
         for _ in range(warmup):
             function()
-        calls[name] = max(1, round(min_seconds / max(_time(function, 1), 1e-9)))
+        once = max(_time(function, 1), 1e-9)
+        settling[name], calls[name] = round(settle_seconds / once), max(1, round(min_seconds / once))
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     start = time.perf_counter()
     for i in range(rounds):
         names = list(candidates)[:: 1 if i % 2 == 0 else -1]
         for name in names:
+            for _ in range(settling[name]):
+                candidates[name]()
             samples[name].append(_time(candidates[name], calls[name]))
         if max_seconds is not None and i >= 2 and time.perf_counter() - start > max_seconds:
             break

@@ -69,6 +69,7 @@ class FusedGlobalLayer(nn.Module):
             raise ValueError(f"FusedGlobalLayer: the kernel does not cover {layer!r}. Keep the GlobalLayer.")
         self.channels = layer.channels
         self.init = layer.init
+        self.init_is_identity = type(layer.init) is nn.Identity
         self.residual = layer.residual
         weight, bias, scale, shift, self.options = fold(layer)
         self.weight_shape = weight.shape
@@ -78,7 +79,7 @@ class FusedGlobalLayer(nn.Module):
 
     def forward(self, x: Tensor, *context: Tensor) -> Tensor:
         """The layer's output; `context` is handed to `init` after `x`."""
-        h = self.init(x, *context)
+        h = x if self.init_is_identity else self.init(x, *context)
         if h.ndim != 4 or h.shape[1] != self.channels:
             raise ValueError(
                 f"FusedGlobalLayer: expected a first guess of shape (N, {self.channels}, H, W), got {tuple(h.shape)} "
@@ -90,8 +91,9 @@ class FusedGlobalLayer(nn.Module):
                 "FusedGlobalLayer: the whole-layer kernel is for inference and has no gradient. "
                 "Use the GlobalLayer for training, or run this model under torch.no_grad()."
             )
-        weight = self.weight.view(self.weight_shape)
-        out: Tensor = _OPERATOR(h, x, weight, self.bias, self.scale, self.shift, *self.options)
+        held = self._buffers  # found faster than attributes, which shows at batch 1
+        weight = cast(Tensor, held["weight"]).view(self.weight_shape)
+        out: Tensor = _OPERATOR(h, x, weight, held["bias"], held["scale"], held["shift"], *self.options)
         return out + x if self.residual else out
 
     def set_steps(self, K: int) -> None:
