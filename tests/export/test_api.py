@@ -45,6 +45,23 @@ def test_int8_reports_its_agreement(tmp_path):
     assert report.bytes < 0.4 * plain.bytes
 
 
+class LogOfConv(nn.Conv2d):
+    """Minus infinity where 8 bits round a small value to zero."""
+
+    def forward(self, x):
+        return super().forward(x).log()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # whether 8 bits are slower here is the machine's affair
+def test_an_8_bit_file_that_is_not_finite_is_refused_and_removed(tmp_path):
+    net = LogOfConv(1, 1, 1, bias=False)
+    nn.init.ones_(net.weight)
+    x = (X + 1e-4).index_fill(3, torch.tensor([5]), 1e-4)
+    with pytest.raises(ExportError, match="not finite where the model's are"):
+        pdecnn.export(net.eval(), tmp_path / "net.onnx", x, int8=[x])
+    assert os.listdir(tmp_path) == []
+
+
 class Wrong(nn.Module):
     """Computes something else when it is traced."""
 
@@ -112,6 +129,7 @@ class Picky(nn.Module):
             r"\(N, 1, 28, 28\) float32; batch 0 holds \(N, 1, 9, 28\) float",
         ),
         (None, X, {"int8": [(X, X)]}, ValueError, r"like the example inputs, .*; batch 0 holds .*float32, .*float32\."),
+        (None, X, {"int8": [X, X / 0]}, ValueError, r"calibration batches of finite values; batch 1 holds others"),
         (None, X, {"opset": 99}, ValueError, r"opset 99 cannot be written for this model, only 18"),
         (None, X, {"opset": "20"}, TypeError, r"opset must be an int such as 20, got '20'"),
         (

@@ -1,5 +1,6 @@
 """`pdecnn.export`: a model in, a file for an edge runtime out, compared with the model before it gets its name."""
 
+import math
 import os
 import tempfile
 import warnings
@@ -178,8 +179,13 @@ def _run_part(write: Write, load: Load, suffix: str, module: nn.Module, inputs: 
 def _refuse_if_different(
     agreement: Agreement, model: nn.Module, inputs: Sequence[Tensor], target: Path, run_part: Any, int8: bool
 ) -> None:
-    if int8 or (agreement.max_error <= TOLERANCE):
+    if agreement.max_error <= TOLERANCE or (int8 and math.isfinite(agreement.max_error)):
         return
+    if int8:
+        raise ExportError(
+            "export: the 8-bit file gives values that are not finite where the model's are. Calibrate on more of the "
+            f"training inputs. Nothing was left at {target}."
+        )
     where = first_difference(model, inputs, run_part)
     raise ExportError(
         f"export: the file differs from the model by {agreement.max_error:.1e} of the largest output (top-1 agreement "

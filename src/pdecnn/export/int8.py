@@ -31,6 +31,8 @@ def calibration_batches(
                 f"export: int8 needs calibration batches like the example inputs, {', '.join(wanted)}; batch {i} holds "
                 f"{', '.join(found)}."
             )
+        if not all(x.isfinite().all() for x in batch):
+            raise ValueError(f"export: int8 needs calibration batches of finite values; batch {i} holds others.")
     return batches
 
 
