@@ -89,6 +89,20 @@ def test_errors_are_one_line(args, message, tmp_path):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--input", "3,64,64"], "--input: is for a MODEL"),
+        (["--pretrained"], "--pretrained: is for a MODEL"),
+        (["timm:cifar_resnet32", "--train-teacher"], "--train-teacher: is for the embedded example"),
+    ],
+)
+def test_options_of_the_other_use_are_refused(args, message):
+    result = run(app, ["condense", *args])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
 def test_a_malformed_budget_is_a_usage_error():
     result = run(app, ["condense", "timm:cifar_resnet32", "--budget", "half"])
     assert result.exit_code == 2

@@ -45,6 +45,11 @@ def command(
     """
     import torch
 
+    if model is None and (input_size or pretrained):
+        given = "--input" if input_size else "--pretrained"
+        raise typer.BadParameter("is for a MODEL; the embedded example has its own.", param_hint=given)
+    if model is not None and train_teacher:
+        raise typer.BadParameter("is for the embedded example, without MODEL.", param_hint="--train-teacher")
     if threads:
         torch.set_num_threads(threads)
     options: dict[str, Any] = {
