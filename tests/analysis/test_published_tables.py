@@ -287,11 +287,12 @@ def test_own_results_are_read(tmp_path):
     ]
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     (tmp_path / "other.json").write_text("[1, 2]")
-    assert read_results(tmp_path)["cifar_resnet32", "fashion-mini"] == [80.0]
+    assert read_results(tmp_path)["cifar_resnet32", "fashion-mini"].accuracies == [80.0]
     table = build_table(1, results=tmp_path)
-    assert [(e.accuracy, e.runs) for e in table.entries] == [(91.5, 1), (None, 0), (91.0, 2)]
+    assert [(e.accuracy, e.runs, e.epochs) for e in table.entries] == [(91.5, 1, ""), (None, 0, ""), (91.0, 2, "3")]
     text = render(table)
-    assert "91.00" in text
+    assert "91.00 (3 epochs, 2 seeds)" in text
+    assert "91.50 (1 seed)" in text
     sweep = build_table(6, results=tmp_path)  # a run with the default K is no run of the sweep
     assert {e.runs for e in sweep.entries} == {0}
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import timm
@@ -14,7 +13,7 @@ from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
-from pdecnn.analysis.tables import read_results
+from pdecnn.analysis.tables import OwnRuns, read_results
 from pdecnn.layers import (
     CirculantReactionDiffusion,
     ExplicitReactionDiffusion,
@@ -70,6 +69,7 @@ KEYS = (
     "accuracy_published",
     "accuracy",
     "runs",
+    "epochs",
     "latency_ms",
 )
 
@@ -139,7 +139,7 @@ def accuracy_table(*, measure_latency: bool = False, results: str | Path | None 
     for step, accuracies in ACCURACIES.items():
         for (dataset, size), printed in zip(COLUMNS, accuracies, strict=True):
             model, classes = f"lowcost_{step}_{size}", 100 if dataset == "CIFAR-100" else 10
-            runs = own.get((model, dataset), [])
+            runs = own.get((model, dataset), OwnRuns())
             params, macs = _count(model, classes, 96 if dataset == "STL-10" else 32)
             rows.append(
                 _row(
@@ -152,13 +152,15 @@ def accuracy_table(*, measure_latency: bool = False, results: str | Path | None 
                     params=params,
                     macs=macs,
                     accuracy_published=printed,
-                    accuracy=mean(runs) if runs else None,
-                    runs=len(runs),
+                    accuracy=runs.mean,
+                    runs=len(runs.accuracies),
+                    epochs=runs.epochs,
                     latency_ms=timings.get(model),
                 )
             )
     columns = ["name", "dataset", "size", "params_published", "params", "macs", "accuracy_published"]
-    columns += ["accuracy"] * any(row["accuracy"] is not None for row in rows) + ["latency_ms"] * bool(timings)
+    trained = any(row["accuracy"] is not None for row in rows)
+    columns += ["accuracy", "epochs", "runs"] * trained + ["latency_ms"] * bool(timings)
     return LowCostTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
 
 
