@@ -303,3 +303,17 @@ def test_fold_norm_is_the_norm():
         torch.testing.assert_close(scale.view(-1, 1, 1) * h + shift.view(-1, 1, 1), norm(h))
     with pytest.raises(ValueError, match="keeps no running statistics"):
         fold_norm(nn.BatchNorm2d(4, track_running_stats=False))
+
+
+def test_an_init_that_is_exchanged_later_is_used():
+    fused = FusedGlobalLayer(GlobalLayer(4).eval())
+    x = torch.rand(2, 4, 8, 8)
+    before = fused(x)
+    fused.init = nn.Conv2d(4, 4, 1, bias=False)
+    nn.init.dirac_(fused.init.weight)
+    with torch.no_grad():
+        fused.init.weight.mul_(2)
+        expected = FusedGlobalLayer(GlobalLayer(4, init=fused.init).eval())
+        expected.load_state_dict(fused.state_dict())
+        assert torch.equal(fused(x), expected(x))
+        assert not torch.equal(fused(x), before)
