@@ -121,7 +121,7 @@ bool interleaved_backward(const BackwardCall& call, Status& status) {
   const Scheme<A> q(kPeriodic, p.dt, p.dx, p.dy);
 #define PDECNN_WIDTH(width)                                                                                              \
   if (p.W == width) {                                                                                                    \
-    const int64_t bytes = (8 + kSumRows + 2 + p.K + 2) * p.H * VectorRow<A, width>::kStride * int64_t(sizeof(A));        \
+    const int64_t bytes = backward_planes(p.K) * p.H * VectorRow<A, width>::kStride * int64_t(sizeof(A));        \
     if (bytes > kBackwardBytes) return false;                                                                            \
     status = for_each_block<T>(p, 15, bytes, [&](PlanarBlock<T>& block, int64_t channels, char* to) {                    \
       const BackwardCall part{planar(p, block, channels), block.read(call.grad_out), block.write(call.h, p.C),           \

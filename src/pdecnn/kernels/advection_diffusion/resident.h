@@ -120,34 +120,49 @@ void solve_plane(const ForwardCall& call, const Scheme<arithmetic_t<T>>& q, cons
   for (int64_t y = 0; y < p.H; ++y) out.write(y, R::load(states[p.K % 2] + y * R::kStride));
 }
 
-// Sums over the steps, as `Sums` in scheme.h, side by side in a row.
-constexpr int kSumRows = 6;
-
-// One adjoint step of a whole plane, from the gradient G of h^{k+1} and that of h^{k+2} (`older`, replaced) to that of h^k.
+// One adjoint step of a whole plane, from the gradients G of h^{k+1} and `older` of h^{k+2} (none in the first) to that of h^k.
 template <class A, int W, bool kFirst>
-void adjoint_plane(const A* coefficients, const A* h, const A* h_prev, const A* h_next, const A* G, A* older, A* sums,
-                   int64_t H) {
+void adjoint_plane(const A* coefficients, const A* G, const A* older, A* to, int64_t H) {
   using R = VectorRow<A, W>;
   using C = ResidentRow<A, W, 8>;
   auto k = [&](int64_t y, int j) { return R::load(coefficients + y * C::kStride + j * R::kStride); };
   auto row = [&](const A* from, int64_t y) { return R::load(from + y * R::kStride); };
-  R h_ym = row(h, H - 1), h_y = row(h, 0), G_y = row(G, 0), pushed = k(H - 1, 4) * row(G, H - 1);
+  R G_y = row(G, 0), pushed = k(H - 1, 4) * row(G, H - 1);
   for (int64_t y = 0; y < H; ++y) {
     const int64_t up = y + 1 < H ? y + 1 : 0;
-    const R h_yp = row(h, up), G_yp = row(G, up), xp = h_y.next(), xm = h_y.previous();
-    const R both = row(h_prev, y) + row(h_next, y);
-    const R terms[kSumRows] = {G_y, G_y * h_y, G_y * (xm - xp), G_y * (h_ym - h_yp), G_y * (xp + xm - both),
-                               G_y * (h_yp + h_ym - both)};
-    A* s = sums + y * kSumRows * R::kStride;
-    for (int j = 0; j < kSumRows; ++j)
-      (kFirst ? terms[j] : R::load(s + j * R::kStride) + terms[j]).store(s + j * R::kStride);
-    R to = k(y, 1) * G_y + (k(y, 2) * G_y).previous() + (k(y, 3) * G_y).next() + pushed + k(up, 5) * G_yp;
-    if (!kFirst) to = to + k(y, 0) * row(older, y);
-    to.store(older + y * R::kStride);
+    const R G_yp = row(G, up);
+    R sum = k(y, 1) * G_y + (k(y, 2) * G_y).previous() + (k(y, 3) * G_y).next() + pushed + k(up, 5) * G_yp;
+    if (!kFirst) sum = sum + k(y, 0) * row(older, y);
+    sum.store(to + y * R::kStride);
     pushed = k(y, 4) * G_y;
-    h_ym = h_y, h_y = h_yp, G_y = G_yp;
+    G_y = G_yp;
   }
 }
+
+// Sums over the steps of one row, as `Sums` in scheme.h.
+template <class A, int W>
+struct RowSums {
+  using R = VectorRow<A, W>;
+  R G = R::all(0), Gh = G, A_x = G, A_y = G, B_x = G, B_y = G;
+
+  // h(k) and gradient(k) are the planes of h^k and of its gradient.
+  template <class States, class Gradients>
+  RowSums(int64_t y, int64_t H, int64_t K, const States& h, const Gradients& gradient) {
+    const int64_t here = y * R::kStride, up = (y + 1 < H ? y + 1 : 0) * R::kStride, down = (y > 0 ? y - 1 : H - 1) * R::kStride;
+    R newer = R::load(h(K) + here), state = R::load(h(K - 1) + here);
+    for (int64_t k = K - 1; k >= 0; --k) {
+      const R g = R::load(gradient(k + 1) + here), older = R::load(h(k - 1) + here), both = older + newer;
+      const R xp = state.next(), xm = state.previous(), yp = R::load(h(k) + up), ym = R::load(h(k) + down);
+      G = G + g;
+      Gh = Gh + g * state;
+      A_x = A_x + g * (xm - xp);
+      A_y = A_y + g * (ym - yp);
+      B_x = B_x + g * (xp + xm - both);
+      B_y = B_y + g * (yp + ym - both);
+      newer = state, state = older;
+    }
+  }
+};
 
 template <class T, class A, int W>
 struct PlaneGradient {
@@ -164,6 +179,9 @@ struct PlaneGradient {
   }
 };
 
+// Planes of scratch that solve_plane_back takes: coefficients, three sums, the states from h^{-1} on, and their gradients.
+inline int64_t backward_planes(int64_t K) { return 8 + 3 + (K + 2) + (K + 1); }
+
 template <class T, int W>
 void solve_plane_back(const BackwardCall& call, const Scheme<arithmetic_t<T>>& q, const PlaneIndex& plane, arithmetic_t<T>* scratch) {
   using A = arithmetic_t<T>;
@@ -171,33 +189,38 @@ void solve_plane_back(const BackwardCall& call, const Scheme<arithmetic_t<T>>& q
   using C = ResidentRow<A, W, 8>;
   const Problem& p = call.problem;
   const int64_t H = p.H, K = p.K, size = H * R::kStride;
-  A *coefficients = scratch, *sums = scratch + 8 * size, *gradients = sums + kSumRows * size, *states = gradients + 2 * size;
+  A *coefficients = scratch, *sums = scratch + 8 * size, *states = sums + 3 * size, *gradients = states + (K + 2) * size;
   auto h = [&](int64_t k) { return states + (k + 1) * size; };
-  auto G = [&](int64_t k) { return gradients + k % 2 * size; };
+  auto G = [&](int64_t k) { return gradients + k * size; };
 
   const PlaneFields<T, A, W> in(p, plane);
   read_plane<T, A, W, 8>(q, in, H, coefficients, h(0), h(-1));
   for (int64_t k = 1; k <= K; ++k) step_plane<A, W, 8>(coefficients, h(k - 1), h(k - 2), h(k), H);
   const Plane<const T, A, W> grad(call.grad_out, plane);
   for (int64_t y = 0; y < H; ++y) grad.read(y).store(G(K) + y * R::kStride);
-  for (int64_t k = K - 1; k >= 0; --k)
-    (k == K - 1 ? adjoint_plane<A, W, true> : adjoint_plane<A, W, false>)(coefficients, h(k), h(k - 1), h(k + 1), G(k + 1),
-                                                                          G(k), sums, H);
+  adjoint_plane<A, W, true>(coefficients, G(K), nullptr, G(K - 1), H);
+  for (int64_t k = K - 2; k >= 0; --k) adjoint_plane<A, W, false>(coefficients, G(k + 1), G(k + 2), G(k), H);
 
   const PlaneGradient<T, A, W> to_h(call.h, p, plane), to_h_prev(call.h_prev, p, plane), to_u(call.u, p, plane),
       to_v(call.v, p, plane), to_D_x(call.D_x, p, plane), to_D_y(call.D_y, p, plane), to_f(call.f, p, plane);
   auto k = [&](int64_t y, int j) { return R::load(coefficients + y * C::kStride + j * R::kStride); };
-  auto sum = [&](int64_t y, int j) { return R::load(sums + (y * kSumRows + j) * R::kStride); };
-  auto P = [&](int64_t y) { return k(y, 7) * sum(y, 1); };
+  auto sum = [&](int64_t y, int j) { return sums + (3 * y + j) * R::kStride; };
   for (int64_t y = 0; y < H; ++y) {
+    const RowSums<A, W> s(y, H, K, h, G);
     const R r = k(y, 7), G_prev = k(y, 0) * R::load(G(1) + y * R::kStride), G_0 = R::load(G(0) + y * R::kStride);
     if (to_h) to_h.write(y, in.h_prev ? G_0 : G_0 + G_prev);
     if (to_h_prev) to_h_prev.write(y, G_prev);
-    if (to_u) to_u.write(y, q.A_x * (r * sum(y, 2) - P(y).previous() + P(y).next()));
-    if (to_v) to_v.write(y, q.A_y * (r * sum(y, 3) - P(y > 0 ? y - 1 : H - 1) + P(y + 1 < H ? y + 1 : 0)));
-    if (to_D_x) to_D_x.write(y, q.B2_x * r * sum(y, 4));
-    if (to_D_y) to_D_y.write(y, q.B2_y * r * sum(y, 5));
-    if (to_f) to_f.write(y, q.dt2 * r * sum(y, 0));
+    if (to_D_x) to_D_x.write(y, q.B2_x * r * s.B_x);
+    if (to_D_y) to_D_y.write(y, q.B2_y * r * s.B_y);
+    if (to_f) to_f.write(y, q.dt2 * r * s.G);
+    (r * s.Gh).store(sum(y, 0));
+    (r * s.A_x).store(sum(y, 1));
+    (r * s.A_y).store(sum(y, 2));
+  }
+  auto P = [&](int64_t y) { return R::load(sum(y, 0)); };
+  for (int64_t y = 0; y < H; ++y) {
+    if (to_u) to_u.write(y, q.A_x * (R::load(sum(y, 1)) - P(y).previous() + P(y).next()));
+    if (to_v) to_v.write(y, q.A_y * (R::load(sum(y, 2)) - P(y > 0 ? y - 1 : H - 1) + P(y + 1 < H ? y + 1 : 0)));
   }
 }
 
@@ -260,7 +283,7 @@ bool resident_backward(const BackwardCall& call, Status& status) {
   const Scheme<A> q(kPeriodic, p.dt, p.dx, p.dy);
 #define PDECNN_WIDTH(width)                                                                                        \
   if (p.W == width) {                                                                                              \
-    const int64_t numbers = (8 + kSumRows + 2 + p.K + 2) * p.H * VectorRow<A, width>::kStride;                     \
+    const int64_t numbers = backward_planes(p.K) * p.H * VectorRow<A, width>::kStride;                     \
     if (numbers * int64_t(sizeof(A)) > kBackwardBytes) return false;                                               \
     status = for_each_plane<A>(p, numbers, [&](const PlaneIndex& i, A* to) { solve_plane_back<T, width>(call, q, i, to); }); \
     return true;                                                                                                   \
