@@ -13,6 +13,7 @@ from pdecnn import functional, kernels
 from pdecnn.kernels import shared_expand
 from pdecnn.kernels.depthwise_norm import op as norm_op
 from pdecnn.kernels.global_layer.op import _default
+from pdecnn.kernels.global_training import op as training_op
 from pdecnn.kernels.spectral_filter import choice
 from pdecnn.layers import GlobalLayer
 from pdecnn.layers.fused_global import fold, run_fused
@@ -84,6 +85,21 @@ def check_depthwise_norm(_):
         grads = [randn(*h.shape, seed=4 + m).contiguous() for m in range(M)]
         found = torch.ops.pdecnn.depthwise_norm_backward(grads, mean, var, *arguments)
         expected = norm_op._backward_reference(grads, mean, var, *arguments)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def check_global_training(_):
+    for i, (H, W, k) in enumerate(product((1, 4, 9), (7, 8, 19, 28), (3, 5))):
+        C, layout = (1, 3, 18)[i % 3], (torch.contiguous_format, torch.channels_last)[i // 3 % 2]
+        h, f = (0.3 * randn(3, C, H, W, seed=s).contiguous(memory_format=layout) for s in (0, 1))
+        own = i % 4 == 0
+        parameters = (randn(4, C, k, k, seed=1), None, 0.2 * randn(4, C, seed=2), 0.3 * randn(4, C, seed=3), [0.1] * 4)
+        arguments = (h, None if own or i % 4 == 1 else f, *parameters, "relu6", 1 + i % 3, 0.1, 1.0, 1.1, own)
+        out, mean, var = torch.ops.pdecnn.global_training(*arguments)
+        torch.testing.assert_close((out, mean, var), training_op._forward_default(*arguments), rtol=1e-4, atol=1e-4)
+        grad = randn(3, C, H, W, seed=4)
+        found = torch.ops.pdecnn.global_training_backward(grad, mean, var, *arguments)
+        expected = training_op._backward_default(grad, mean, var, *arguments)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 

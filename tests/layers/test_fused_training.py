@@ -31,15 +31,20 @@ def make(**options):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How many maps each call of the operator made."""
+    """How many maps each call of depthwise_norm made; "K" for a call that made the steps too."""
     seen = []
-    original = fused_training.depthwise_norm
+    original, solved = fused_training.depthwise_norm, fused_training.global_training
 
     def counted(h, weight, *others):
         seen.append(1 if weight is None else len(weight))
         return original(h, weight, *others)
 
+    def counted_steps(*arguments, **steps):
+        seen.append("K")
+        return solved(*arguments, **steps)
+
     monkeypatch.setattr(fused_training, "depthwise_norm", counted)
+    monkeypatch.setattr(fused_training, "global_training", counted_steps)
     return seen
 
 
@@ -71,21 +76,32 @@ def assert_same(layer, x, monkeypatch):
 
 
 OPTIONS = {
-    "plain": ({}, [4, 1]),
+    "plain": ({}, ["K", 1]),
     "constant diffusion": ({"diffusion": 1.0}, [2, 1]),
     "learned diffusion alone": ({"velocity": "dot"}, [2, 1]),
-    "5x5": ({"kernel_size": 5}, [4, 1]),
-    "bias": ({"coef_bias": True}, [4, 1]),
-    "one bias": ({"coef_bias": (True, False)}, [4, 1]),
-    "eps of the published code": ({"coef_bn_eps": "channels"}, [4, 1]),
-    "ReLU6": ({"act_layer": nn.ReLU6}, [4, 1]),
-    "no activation": ({"act_layer": nn.Identity}, [4, 1]),
+    "5x5": ({"kernel_size": 5}, ["K", 1]),
+    "bias": ({"coef_bias": True}, ["K", 1]),
+    "one bias": ({"coef_bias": (True, False)}, ["K", 1]),
+    "eps of the published code": ({"coef_bn_eps": "channels"}, ["K", 1]),
+    "ReLU6": ({"act_layer": nn.ReLU6}, ["K", 1]),
+    "no activation": ({"act_layer": nn.Identity}, ["K", 1]),
     "negative flow": ({"flow_sign": -1, "upwind": True, "velocity_bound": True}, [4, 1]),
     "previous state": ({"h_prev": "input", "init": nn.Conv2d(5, 5, 1)}, [4, 1]),
-    "no affine": ({"norm_layer": partial(nn.BatchNorm2d, affine=False)}, [4, 1]),
-    "no statistics": ({"norm_layer": partial(nn.BatchNorm2d, track_running_stats=False)}, [4, 1]),
-    "average of all batches": ({"norm_layer": partial(nn.BatchNorm2d, momentum=None)}, [4, 1]),
-    "momentum": ({"norm_layer": partial(nn.BatchNorm2d, momentum=0.7)}, [4, 1]),
+    "no affine": ({"norm_layer": partial(nn.BatchNorm2d, affine=False)}, ["K", 1]),
+    "no statistics": ({"norm_layer": partial(nn.BatchNorm2d, track_running_stats=False)}, ["K", 1]),
+    "average of all batches": ({"norm_layer": partial(nn.BatchNorm2d, momentum=None)}, ["K", 1]),
+    "momentum": ({"norm_layer": partial(nn.BatchNorm2d, momentum=0.7)}, ["K", 1]),
+    "first guess": ({"init": nn.Conv2d(5, 5, 1)}, ["K", 1]),
+    "no source": ({"source": "none"}, ["K", 1]),
+    "residual source": ({"source": "residual"}, ["K", 1]),
+    "source of each step": ({"source": "residual_each_step"}, [4, 1]),
+    "the input is the first guess": ({"h_prev": "input"}, ["K", 1]),
+    "spacings": ({"dt": 0.1, "dx": 1.5, "dy": 0.8}, ["K", 1]),
+    "border": ({"boundary": "neumann"}, [4, 1]),
+    "dilated": ({"dilation": 2}, [4, 1]),
+    "upwind": ({"upwind": True}, [4, 1]),
+    "bounded": ({"velocity_bound": True}, [4, 1]),
+    "backward flow": ({"flow_sign": -1}, [4, 1]),
     "SiLU": ({"act_layer": nn.SiLU}, []),
     "group norm": ({"norm_layer": lambda C, eps=1e-5, **dd: nn.GroupNorm(1, C, eps, **dd)}, []),
     "dot": ({"velocity": "dot", "diffusion": 1.0}, [1]),
@@ -104,7 +120,12 @@ def test_the_layer_is_that_of_the_modules(name, calls, monkeypatch):
 
 def test_channels_last(calls, monkeypatch):
     assert_same(make(), sample(*SHAPE).to(memory_format=torch.channels_last), monkeypatch)
-    assert calls == [4]  # the output norm is torch's
+    assert calls == ["K"]  # the output norm is torch's
+
+
+def test_planes_of_another_width(calls, monkeypatch):
+    assert_same(make(), sample(3, 5, 9, 11), monkeypatch)
+    assert calls == [4, 1]
 
 
 def test_statistics_over_several_batches(monkeypatch):
@@ -251,5 +272,5 @@ def test_training_without_gradients_counts_too(calls):
     layer = make()
     with torch.no_grad():
         layer(sample(*SHAPE))
-    assert calls == [4, 1]
+    assert calls == ["K", 1]
     assert layer.velocity.norm_x.num_batches_tracked == 1

@@ -1,7 +1,8 @@
-"""The depth-wise parts of a Global layer in training, several at once: convolution, batch norm and activation.
+"""The depth-wise parts of a Global layer in training, several at once.
 
-`pdecnn::depthwise_norm` computes all coefficient maps of a layer from one read of the state. Where it does not apply
-(see `_is_covered` and `_can_run`) the modules run one by one, with the same result.
+`pdecnn::global_training` computes the coefficients and the steps plane by plane, `pdecnn::depthwise_norm` all
+coefficient maps from one read of the state. Where they do not apply (see `_is_covered` and `_can_run`) the modules run
+one by one, with the same result.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,34 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from pdecnn.kernels.depthwise_norm import depthwise_norm
+from pdecnn.kernels.global_training import global_training
+from pdecnn.kernels.global_training.cpu import covers_planes
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, Pair
 
 _ACTS = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Identity: "identity"}
 _SIZES = ((3, 3), (5, 5))
+
+
+def can_solve(pairs: tuple[nn.Module, nn.Module], h: Tensor, K: int) -> bool:
+    """Whether `solve` covers these producers of velocity and diffusion, and planes of the size of those of `h`."""
+    if not (_can_run(h) and is_native("global_training") and all(_is_covered(pair, h) for pair in pairs)):
+        return False
+    velocity, diffusion = cast(tuple[LearnedPair, LearnedPair], pairs)
+    side = cast(nn.Conv2d, velocity.op_x).kernel_size[0]
+    return _kind(velocity) == _kind(diffusion) and covers_planes(h.shape[2], h.shape[3], side, K)
+
+
+def solve(
+    pairs: tuple[nn.Module, nn.Module], h: Tensor, f: Tensor | None, *, K: int, dt: float, dx: float, dy: float
+) -> Tensor:
+    """`h^K` with a periodic boundary, from the state, the source and the producers of its coefficients."""
+    learned = cast(tuple[LearnedPair, LearnedPair], pairs)
+    norms, act = _norms(learned), _ACTS[type(learned[0].act)]
+    arguments = (*_stencils(learned, h), *_scales(norms, h), act)
+    out, means, variances = global_training(h, f, *arguments, K=K, dt=dt, dx=dx, dy=dy)
+    _update_all(norms, means, variances, h)
+    return out
 
 
 def coefficient_pairs(velocity: nn.Module, diffusion: nn.Module, h: Tensor) -> tuple[Pair, Pair]:
@@ -44,29 +68,46 @@ def _pair(x: Tensor, y: Tensor) -> Pair:
     return x, y
 
 
-def _maps(pairs: Sequence[LearnedPair], h: Tensor) -> list[Tensor]:
+def _norms(pairs: Sequence[LearnedPair]) -> list[nn.BatchNorm2d]:
+    return [cast(nn.BatchNorm2d, norm) for pair in pairs for norm in (pair.norm_x, pair.norm_y)]
+
+
+def _stencils(pairs: Sequence[LearnedPair], h: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weights and biases of all convolutions, stacked."""
     ops = [cast(nn.Conv2d, op) for pair in pairs for op in (pair.op_x, pair.op_y)]
-    norms = [cast(nn.BatchNorm2d, norm) for pair in pairs for norm in (pair.norm_x, pair.norm_y)]
     weight = torch.stack([op.weight for op in ops]).squeeze(2)
-    bias = None
-    if any(op.bias is not None for op in ops):
-        bias = torch.stack([h.new_zeros(h.shape[1]) if op.bias is None else op.bias for op in ops])
-    act = pairs[0].act
-    return _run(norms, h, weight, bias, _ACTS[type(act)])
+    if all(op.bias is None for op in ops):
+        return weight, None
+    return weight, torch.stack([h.new_zeros(h.shape[1]) if op.bias is None else op.bias for op in ops])
+
+
+def _scales(norms: Sequence[nn.BatchNorm2d], h: Tensor) -> tuple[Tensor, Tensor, list[float]]:
+    """Scales, shifts and eps of all norms, stacked."""
+    C = h.shape[1]
+    gamma = torch.stack([h.new_ones(C) if norm.weight is None else norm.weight for norm in norms])
+    beta = torch.stack([h.new_zeros(C) if norm.bias is None else norm.bias for norm in norms])
+    return gamma, beta, [norm.eps for norm in norms]
+
+
+def _maps(pairs: Sequence[LearnedPair], h: Tensor) -> list[Tensor]:
+    weight, bias = _stencils(pairs, h)
+    return _run(_norms(pairs), h, weight, bias, _ACTS[type(pairs[0].act)])
 
 
 def _run(
     norms: Sequence[nn.BatchNorm2d], h: Tensor, weight: Tensor | None, bias: Tensor | None, act: str
 ) -> list[Tensor]:
-    C = h.shape[1]
-    gamma = torch.stack([h.new_ones(C) if norm.weight is None else norm.weight for norm in norms])
-    beta = torch.stack([h.new_zeros(C) if norm.bias is None else norm.bias for norm in norms])
-    maps, means, variances = depthwise_norm(h, weight, bias, gamma, beta, [norm.eps for norm in norms], act)
-    count = h.numel() // C
+    gamma, beta, eps = _scales(norms, h)
+    maps, means, variances = depthwise_norm(h, weight, bias, gamma, beta, eps, act)
+    _update_all(norms, means, variances, h)
+    return maps
+
+
+def _update_all(norms: Sequence[nn.BatchNorm2d], means: Tensor, variances: Tensor, h: Tensor) -> None:
+    count = h.numel() // h.shape[1]
     with torch.no_grad():
         for norm, mean, var in zip(norms, means, variances * (count / (count - 1)), strict=True):
             _update(norm, mean, var)
-    return maps
 
 
 def _update(norm: nn.BatchNorm2d, mean: Tensor, var: Tensor) -> None:

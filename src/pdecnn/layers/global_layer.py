@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from pdecnn import kernels
 from pdecnn.functional.advection_diffusion import Coefficient, trajectory
 from pdecnn.functional.boundary import Boundary
-from pdecnn.layers import subgrids
+from pdecnn.layers import fused_training, subgrids
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, make_pair
 from pdecnn.layers.fused_global import can_fuse, fold, run_fused
-from pdecnn.layers.fused_training import coefficient_pairs, norm_act
 from pdecnn.layers.stability import Stability, measure_stability
 
 SOURCES = ("identity", "none", "residual", "residual_each_step")
@@ -159,8 +158,7 @@ class GlobalLayer(nn.Module):
         if can_fuse(self, h):
             out = run_fused(h, x, fold(self))
         else:
-            h = self.solve(h, x, self.coefficients(h))
-            out = norm_act(self.norm, self.act, h)
+            out = fused_training.norm_act(self.norm, self.act, self._advance(h, x))
         return self.drop_path(out) + x if self.residual else out
 
     def first_guess(self, x: Tensor, *context: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,7 +173,7 @@ class GlobalLayer(nn.Module):
 
     def coefficients(self, h: Tensor) -> Coefficients:
         """`u, v, D_x, D_y` as the solver gets them, from the first guess `h`."""
-        pairs: Any = coefficient_pairs(self.velocity, self.diffusion, h)
+        pairs: Any = fused_training.coefficient_pairs(self.velocity, self.diffusion, h)
         (u, v), (D_x, D_y) = pairs
         if self.flow_sign < 0:
             u, v = -u, -v
@@ -249,6 +247,12 @@ class GlobalLayer(nn.Module):
             and not (self.velocity_bound or self.upwind or self.dilation > 1)
         )
 
+    @property
+    def _is_basic(self) -> bool:
+        """Whether the coefficients go to the solver as they are, and the source is evaluated once."""
+        changed = self.flow_sign < 0 or self.velocity_bound or self.upwind or self.dilation > 1
+        return self.boundary == "periodic" and not (changed or self.source_each_step)
+
     def extra_repr(self) -> str:
         """The options that differ from the defaults, after channels, K and dt."""
         shown = {
@@ -264,6 +268,15 @@ class GlobalLayer(nn.Module):
         }
         others = [f", {name}={value!r}" for name, (value, default) in shown.items() if value != default]
         return f"{self.channels}, K={self.K}, dt={self.dt:g}" + "".join(others)
+
+    def _advance(self, h: Tensor, x: Tensor) -> Tensor:
+        """`solve` with the coefficients of `h`; in training by one operator, where it covers the layer's options."""
+        pairs = (self.velocity, self.diffusion)
+        rests = self.h_prev == "init" or x is h  # the state before the first is the first
+        if not (rests and self._is_basic and fused_training.can_solve(pairs, h, self.K)):
+            return self.solve(h, x, self.coefficients(h))
+        f = None if self.source is None else self.source(x).to(h.dtype)
+        return fused_training.solve(pairs, h, f, K=self.K, dt=self.dt, dx=self.dx, dy=self.dy)
 
     def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
         H, W = h.shape[2:]

@@ -41,7 +41,7 @@ def depthwise_norm(
         >>> len(maps), maps[0].shape, mean.shape
         (4, torch.Size([2, 3, 8, 8]), torch.Size([4, 3]))
     """
-    M = _check(h, weight, bias, gamma, beta, act)
+    M = check(h, weight, bias, gamma, beta, act)
     all_eps = [float(eps)] * M if isinstance(eps, (int, float)) else list(eps)
     if len(all_eps) != M:
         raise ValueError(f"depthwise_norm: expected one eps or {M}, got {len(all_eps)}.")
@@ -49,19 +49,28 @@ def depthwise_norm(
     return list(maps), mean, var
 
 
-def _check(h: Tensor, weight: Tensor | None, bias: Tensor | None, gamma: Tensor, beta: Tensor, act: str) -> int:
+def check(
+    h: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    act: str,
+    name: str = "depthwise_norm",
+) -> int:
+    """Refuses arguments that do not fit together; returns the number of maps."""
     if act not in LIMITS:
-        raise ValueError(f"depthwise_norm: act must be one of {', '.join(map(repr, LIMITS))}, got {act!r}.")
+        raise ValueError(f"{name}: act must be one of {', '.join(map(repr, LIMITS))}, got {act!r}.")
     if h.ndim != 4 or h.shape[0] * h.shape[2:].numel() < 2:
         raise ValueError(
-            f"depthwise_norm: expected h of shape (N, C, H, W) of several values per channel, got {tuple(h.shape)}."
+            f"{name}: expected h of shape (N, C, H, W) of several values per channel, got {tuple(h.shape)}."
         )
     C, M = h.shape[1], 1 if weight is None else len(weight)
     if weight is not None and not (weight.shape == (M, C, *[weight.shape[-1]] * 2) and weight.shape[-1] % 2 == 1):
-        raise ValueError(f"depthwise_norm: expected weight of shape (M, {C}, k, k), k odd, got {tuple(weight.shape)}.")
+        raise ValueError(f"{name}: expected weight of shape (M, {C}, k, k), k odd, got {tuple(weight.shape)}.")
     if weight is None and bias is not None:
-        raise ValueError("depthwise_norm: a bias needs a weight; without one the map is h itself.")
-    for name, q in (("bias", bias), ("gamma", gamma), ("beta", beta)):
+        raise ValueError(f"{name}: a bias needs a weight; without one the map is h itself.")
+    for part, q in (("bias", bias), ("gamma", gamma), ("beta", beta)):
         if q is not None and q.shape != (M, C):
-            raise ValueError(f"depthwise_norm: expected {name} of shape ({M}, {C}), got {tuple(q.shape)}.")
+            raise ValueError(f"{name}: expected {part} of shape ({M}, {C}), got {tuple(q.shape)}.")
     return M

@@ -19,12 +19,12 @@ Stencils<K, M> centred(const Problem& p, int64_t c, const float* centre) {
 
 // The stencils with the norm folded in: their values are the normalised ones.
 template <int K, int M>
-Stencils<K, M> normalised(const Problem& p, int64_t c, const float* mean, const float* var) {
+Stencils<K, M> normalised(const Problem& p, int64_t c, const Moments& moments) {
   Stencils<K, M> s;
   for (int m = 0; m < M; ++m) {
-    const double scale = p.scale(m, c, var);
+    const double scale = p.scale(m, c, moments.var);
     for (int i = 0; i < K * K; ++i) s.taps[m][i] = float(double(p.tap(m, c, i)) * scale);
-    s.start[m] = float((p.bias_at(m, c) - double(mean[m * p.C + c])) * scale);
+    s.start[m] = float((p.bias_at(m, c) - double(moments.mean[m * p.C + c])) * scale);
   }
   return s;
 }
@@ -100,43 +100,49 @@ void write(const ForwardCall& call, const Task& t, const Memory& memory) {
           store_columns<L>(to, output.value(values[m], m), p.W - x);
         }
       };
-      normalised<K, M>(p, t.c + i, call.mean, call.var).template each<L>(frame, 0, p.H, put);
+      normalised<K, M>(p, t.c + i, {call.mean, call.var}).template each<L>(frame, 0, p.H, put);
     }
     for (int m = 0; m < M; ++m) memory.wrote(call.out[m], n, t, 1 + m);
   }
 }
 
-// Sums of the gradient past the activation, and of its product with the normalised values, (channels, M, 2).
+// Adds to the sums, (M, 2), of the gradient past the activation, and of its product with the normalised values, which
+// `stencils` give. `next` is how far from `h` and the gradients the planes lie that follow.
+template <class L, int K, int M, class S>
+void correlate_plane(const Problem& p, int64_t c, const S& stencils, const Frame& frame, const float* h,
+                     const float* const (&grad)[M], int64_t next, double* sums) {
+  const int64_t rows = strip<L, K>(p.W);
+  const Output<L, M> output(p, c);
+  for (int64_t y0 = 0; y0 < p.H; y0 += rows) {
+    typename L::V sum[M] = {}, product[M] = {};
+    stencils.template each<L>(frame, y0, min(p.H, y0 + rows), [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+      __builtin_prefetch(h + next + y * p.W + x);
+      PDECNN_UNROLL
+      for (int m = 0; m < M; ++m) {
+        const float* from = grad[m] + y * p.W + x;
+        __builtin_prefetch(from + next);
+        const auto passed = output.gradient(load_columns<L>(from, p.W - x), values[m], m);
+        sum[m] += passed;
+        product[m] += passed * values[m];
+      }
+    });
+    for (int m = 0; m < M; ++m) settle<L>(sum[m], sums[m * 2]), settle<L>(product[m], sums[m * 2 + 1]);
+  }
+}
+
 template <class L, int K, int M>
 void correlate_with_gradient(const BackwardCall& call, const Task& t, const Memory& memory, double* sums) {
   const Problem& p = call.problem;
-  const int64_t rows = strip<L, K>(p.W);
   Frame frame = memory.frame(0);
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float *h = memory.read(p.h, n, t, 0), *grad[M];
     for (int m = 0; m < M; ++m) grad[m] = memory.read(call.grad[m], n, t, 1 + m);
-    const int64_t next = memory.next(n);
     for (int64_t i = 0; i < t.channels; ++i) {
-      frame.fill(h + i * memory.stride());
-      const Output<L, M> output(p, t.c + i);
-      const auto stencils = normalised<K, M>(p, t.c + i, call.mean, call.var);
-      double* to = sums + i * M * 2;
-      for (int64_t y0 = 0; y0 < p.H; y0 += rows) {
-        typename L::V sum[M] = {}, product[M] = {};
-        stencils.template each<L>(frame, y0, min(p.H, y0 + rows), [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
-          __builtin_prefetch(h + next + y * p.W + x);
-          PDECNN_UNROLL
-          for (int m = 0; m < M; ++m) {
-            const float* from = grad[m] + i * memory.stride() + y * p.W + x;
-            __builtin_prefetch(from + next);
-            const auto g = load_columns<L>(from, p.W - x);
-            const auto passed = output.gradient(g, values[m], m);
-            sum[m] += passed;
-            product[m] += passed * values[m];
-          }
-        });
-        for (int m = 0; m < M; ++m) settle<L>(sum[m], to[m * 2]), settle<L>(product[m], to[m * 2 + 1]);
-      }
+      const float *plane = h + i * memory.stride(), *from[M];
+      for (int m = 0; m < M; ++m) from[m] = grad[m] + i * memory.stride();
+      frame.fill(plane);
+      const auto stencils = normalised<K, M>(p, t.c + i, {call.mean, call.var});
+      correlate_plane<L, K, M>(p, t.c + i, stencils, frame, plane, from, memory.next(n), sums + i * M * 2);
     }
   }
 }
@@ -179,65 +185,76 @@ PDECNN_INLINE void tap_row(const float* const (&grad)[M], const Frame& h, int64_
     for (int q = 0; q < K; ++q) settle<L>(part[m][q], sums[(m * K + p) * K + q]);
 }
 
-// The gradient of h and, (channels, M, K * K), of the taps.
-template <class L, int K, int M>
-void propagate(const BackwardCall& call, const Task& t, const Memory& memory, double* sums) {
+// The gradient of the state of channel c, plus the plane `more` if there is one, and, added to sums (M, K * K), of the taps.
+template <class L, int K, int M, class S>
+void propagate_plane(const Problem& p, int64_t c, const S& stencils, const NormGradient& norm, const Memory& memory, const float* h,
+                     const float* const (&grad)[M], int64_t next, const float* more, float* to, double* sums) {
   constexpr int R = kRows<K>;
-  const Problem& p = call.problem;
   const double numbers = double(p.N * p.plane());
   const int64_t rows = strip<L, K>(p.W);
-  Frame frame = memory.frame(0);
+  const Frame frame = memory.frame(0);
   const int64_t stride = frame.stride();
+  const Output<L, M> output(p, c);
+  // The gradient before the norm is  a (g - mean g - v mean(g v)),  v the normalised values.
+  float a[M], constant[M], slope[M], *before[M];
+  const float *window[M], *first[M];
+  for (int m = 0; m < M; ++m) {
+    const double factor = p.scale(m, c, norm.var) * double(p.gamma[m * p.C + c]);
+    a[m] = float(factor);
+    constant[m] = float(-factor * double(norm.beta[m * p.C + c]) / numbers);
+    slope[m] = float(-factor * double(norm.gamma[m * p.C + c]) / numbers);
+    const Frame f = memory.frame(1 + m);
+    first[m] = before[m] = f.inside();
+    window[m] = f.data();
+  }
+  auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
+    __builtin_prefetch(h + next + y * p.W + x);
+    __builtin_prefetch(to + next + y * p.W + x, 1);
+    PDECNN_UNROLL
+    for (int m = 0; m < M; ++m) {
+      const float* from = grad[m] + y * p.W + x;
+      __builtin_prefetch(from + next);
+      const auto g = load_columns<L>(from, p.W - x);
+      const auto result = L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
+      if constexpr (K == 1) store_columns<L>(to + x, result, p.W - x);
+      else L::store(before[m] + y * stride + x, inside<L>(result, p.W - x));
+    }
+  };
+  stencils.template each<L>(frame, 0, p.H, put);
+  if constexpr (K > 1) {
+    const float zero[M] = {};
+    const auto plain = centred<K, M>(p, c, zero);
+    for (int64_t y = 0; y < p.H; y += R)
+      for (int64_t x = 0; x < p.W; x += L::count) {
+        typename L::V sum[R];
+        turned<L, K, M, R>(window, y * stride + x, stride, plain.taps, sum);
+        for (int r = 0; r < R && y + r < p.H; ++r) {
+          const int64_t at = (y + r) * p.W + x;
+          if (more != nullptr) sum[r] += load_columns<L>(more + at, p.W - x);
+          store_columns<L>(to + at, sum[r], p.W - x);
+        }
+      }
+    for (int64_t y = 0; y < p.H; y += rows)
+      for (int q = 0; q < K; ++q) tap_row<L, K, M>(first, frame, y, min(p.H, y + rows), q, sums);
+  }
+}
+
+template <class L, int K, int M>
+void propagate(const BackwardCall& call, const Task& t, const Memory& memory, double* sums) {
+  const Problem& p = call.problem;
+  Frame frame = memory.frame(0);
   for (int64_t i = 0; i < t.channels * M * K * K; ++i) sums[i] = 0;  // they held the sums of the pass before
   for (int64_t n = t.n_begin; n < t.n_end; ++n) {
     const float *h = memory.read(p.h, n, t, 0), *grad[M];
     for (int m = 0; m < M; ++m) grad[m] = memory.read(call.grad[m], n, t, 1 + m);
-    const int64_t next = memory.next(n);
     float* grad_h = memory.target(call.grad_h, n, t, 1 + M);
     for (int64_t i = 0; i < t.channels; ++i) {
-      const int64_t c = t.c + i;
-      frame.fill(h + i * memory.stride());
-      const Output<L, M> output(p, c);
-      // The gradient before the norm is  a (g - mean g - v mean(g v)),  v the normalised values.
-      float a[M], constant[M], slope[M];
-      float *before[M], *to = grad_h + i * memory.stride();
-      const float *window[M], *first[M];
-      for (int m = 0; m < M; ++m) {
-        const double factor = p.scale(m, c, call.var) * double(p.gamma[m * p.C + c]);
-        a[m] = float(factor);
-        constant[m] = float(-factor * double(call.grad_beta[m * p.C + c]) / numbers);
-        slope[m] = float(-factor * double(call.grad_gamma[m * p.C + c]) / numbers);
-        const Frame f = memory.frame(1 + m);
-        first[m] = before[m] = f.inside();
-        window[m] = f.data();
-      }
-      auto put = [&](int64_t y, int64_t x, const typename L::V(&values)[M]) {
-        __builtin_prefetch(h + next + y * p.W + x);
-        __builtin_prefetch(to + next + y * p.W + x, 1);
-        PDECNN_UNROLL
-        for (int m = 0; m < M; ++m) {
-          const float* from = grad[m] + i * memory.stride() + y * p.W + x;
-          __builtin_prefetch(from + next);
-          const auto g = load_columns<L>(from, p.W - x);
-          const auto result = L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
-          if constexpr (K == 1) store_columns<L>(to + x, result, p.W - x);
-          else L::store(before[m] + y * stride + x, inside<L>(result, p.W - x));
-        }
-      };
-      normalised<K, M>(p, c, call.mean, call.var).template each<L>(frame, 0, p.H, put);
-      if constexpr (K > 1) {
-        const float zero[M] = {};
-        const auto stencils = centred<K, M>(p, c, zero);
-        for (int64_t y = 0; y < p.H; y += R)
-          for (int64_t x = 0; x < p.W; x += L::count) {
-            typename L::V sum[R];
-            turned<L, K, M, R>(window, y * stride + x, stride, stencils.taps, sum);
-            for (int r = 0; r < R; ++r)
-              if (y + r < p.H) store_columns<L>(to + (y + r) * p.W + x, sum[r], p.W - x);
-          }
-        for (int64_t y = 0; y < p.H; y += rows)
-          for (int q = 0; q < K; ++q) tap_row<L, K, M>(first, frame, y, min(p.H, y + rows), q, sums + i * M * K * K);
-      }
+      const float *plane = h + i * memory.stride(), *from[M];
+      for (int m = 0; m < M; ++m) from[m] = grad[m] + i * memory.stride();
+      frame.fill(plane);
+      const auto stencils = normalised<K, M>(p, t.c + i, {call.mean, call.var});
+      propagate_plane<L, K, M>(p, t.c + i, stencils, {call.var, call.grad_gamma, call.grad_beta}, memory, plane, from,
+                               memory.next(n), nullptr, grad_h + i * memory.stride(), sums + i * M * K * K);
     }
     memory.wrote(call.grad_h, n, t, 1 + M);
   }

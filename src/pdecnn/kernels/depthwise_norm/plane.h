@@ -134,5 +134,22 @@ struct Stencils {
   }
 };
 
+// Values that were computed before, as planes; it stands in for the stencils.
+template <int M>
+struct KnownValues {
+  const float* planes[M];
+
+  template <class L, class F>
+  PDECNN_INLINE void each(const Frame& frame, int64_t begin, int64_t end, const F& f) const {
+    const int64_t W = frame.columns();
+    for (int64_t y = begin; y < end; ++y)
+      for (int64_t x = 0; x < W; x += L::count) {
+        typename L::V values[M];
+        for (int m = 0; m < M; ++m) values[m] = load_columns<L>(planes[m] + y * W + x, W - x);
+        f(y, x, values);
+      }
+  }
+};
+
 }  // namespace depthwise_norm
 }  // namespace PDECNN_NS

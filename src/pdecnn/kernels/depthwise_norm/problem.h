@@ -34,6 +34,14 @@ struct BackwardCall {
   float *grad_h, *grad_weight, *grad_gamma, *grad_beta;
 };
 
+// What the norms saw, and the gradients of their scales and shifts; (maps, C) each.
+struct Moments {
+  const float *mean, *var;
+};
+struct NormGradient {
+  const float *var, *gamma, *beta;
+};
+
 // Some channels of some samples.
 struct Task {
   int64_t index, n_begin, n_end, c, channels;
@@ -62,15 +70,21 @@ struct Tasks {
   }
 };
 
+// How much of a thread's memory a pass asks for: frames, sets of planes to transpose into, and other numbers.
+struct Room {
+  int64_t frames, slots, numbers = 0;
+};
+
 // A thread's frames and, where channels are interleaved, planes to transpose them into.
 class Memory {
  public:
-  Memory(const Problem& p, int64_t channels, int64_t frames, int64_t slots)
+  Memory(const Problem& p, int64_t channels, const Room& room)
       : p_(p), frame_(round_up(Frame::numbers(p.H, p.W, p.side / 2), 16)), stride_(p.interleaved ? p.plane() + 16 : p.plane()),
-        slot_(channels * stride_), slots_(frames * frame_),
-        arena_(size_t(slots_ + (p.interleaved ? slots * slot_ : 0)) * sizeof(float)) {}
+        slot_(channels * stride_), slots_(room.frames * frame_), numbers_(round_up(slots_ + (p.interleaved ? room.slots * slot_ : 0), 16)),
+        arena_(size_t(numbers_ + room.numbers) * sizeof(float)) {}
   bool ok() const { return arena_.ok(); }
   int64_t stride() const { return stride_; }  // from one plane to the next
+  float* numbers() const { return memory() + numbers_; }
   Frame frame(int64_t i) const { return Frame(memory() + i * frame_, p_.H, p_.W, p_.side / 2); }
 
   // How far the same plane of the next sample is, to ask for it while this one is worked on: no prefetcher of the
@@ -96,16 +110,16 @@ class Memory {
  private:
   float* memory() const { return reinterpret_cast<float*>(arena_.data()); }
   const Problem& p_;
-  const int64_t frame_, stride_, slot_, slots_;
+  const int64_t frame_, stride_, slot_, slots_, numbers_;
   Arena arena_;
 };
 
 // Calls f(task, memory) for every task.
 template <class F>
-Status run(const Problem& p, const Tasks& tasks, int64_t frames, int64_t slots, const F& f) {
+Status run(const Problem& p, const Tasks& tasks, const Room& room, const F& f) {
   int32_t failed = 0;
   const Status status = parallel_for(tasks.count(), 1, [&](int64_t begin, int64_t end) {
-    const Memory memory(p, tasks.channels, frames, slots);
+    const Memory memory(p, tasks.channels, room);
     if (!memory.ok()) failed = 1;
     else
       for (int64_t i = begin; i < end; ++i) f(tasks.task(i), memory);

@@ -1,0 +1,236 @@
+"""Normed coefficients and K steps by one operator, against torch's modules and the definition of the solver."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from pdecnn import functional
+from pdecnn.kernels.global_training import cpu, global_training
+from pdecnn.kernels.registry import is_native
+
+needs_native = pytest.mark.skipif(not is_native("global_training"), reason="no native library with this operator here")
+FORMATS = (torch.contiguous_format, torch.channels_last)
+ACTS = {"identity": nn.Identity(), "relu": nn.ReLU(), "relu6": nn.ReLU6()}
+STEPS = {"K": 3, "dt": 0.2, "dx": 1.0, "dy": 1.25}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def sample(N, C, H, W, k=3, *, source="other", bias=True, seed=0):
+    """`h, f, weight, bias, gamma, beta` in float64; velocities and diffusivities of about 0.3."""
+    h = 0.4 + randn(N, C, H, W, seed=seed)
+    f = {"other": randn(N, C, H, W, seed=seed + 1), "own": h, "none": None}[source]
+    weight, bias = randn(4, C, k, k, seed=seed + 2), randn(4, C, seed=seed + 3) if bias else None
+    return [h, f, weight, bias, 0.3 * randn(4, C, seed=seed + 4), 0.2 + 0.1 * randn(4, C, seed=seed + 5)]
+
+
+def by_modules(h, f, weight, bias, gamma, beta, eps, act, *, K, dt, dx, dy):
+    """The same by torch's convolution and batch norm and the solver's definition; the variance is unbiased."""
+    C, k = h.shape[1], weight.shape[-1]
+    maps, means, variances = [], [], []
+    for m in range(4):
+        q = torch.conv2d(h, weight[m].unsqueeze(1), None if bias is None else bias[m], 1, k // 2, 1, C)
+        norm = nn.BatchNorm2d(C, eps=eps[m], momentum=1.0).to(h.dtype)
+        maps.append(ACTS[act](torch.func.functional_call(norm, {"weight": gamma[m], "bias": beta[m]}, (q,))))
+        means.append(norm.running_mean)
+        variances.append(norm.running_var)
+    out = functional.advection_diffusion(h, *maps, f, K=K, dt=dt, dx=dx, dy=dy)
+    return out, torch.stack(means), torch.stack(variances)
+
+
+def results(function, tensors, eps, act, steps, dtype, memory_format=torch.contiguous_format):
+    """Output, statistics and all gradients."""
+    own = tensors[1] is tensors[0]
+    leaves = [None if q is None else q.to(dtype).requires_grad_() for q in tensors]
+    h = leaves[0] = leaves[0].detach().clone(memory_format=memory_format).requires_grad_()
+    out, mean, var = function(h, h if own else leaves[1], *leaves[2:], eps, act, **steps)
+    given = [q for i, q in enumerate(leaves) if q is not None and not (own and i == 1)]
+    gradients = torch.autograd.grad(out, given, randn(*h.shape, seed=77).to(dtype))
+    return [out, mean, var, *gradients]
+
+
+def compare(tensors, eps, act, steps, memory_format=torch.contiguous_format):
+    """Mine is as near to the exact result as torch's modules in float32 are, or as rounding allows."""
+    exact = results(by_modules, tensors, eps, act, steps, torch.float64)
+    theirs = results(by_modules, tensors, eps, act, steps, torch.float32)
+    mine = results(global_training, tensors, eps, act, steps, torch.float32, memory_format)
+    count = tensors[0].numel() // tensors[0].shape[1]
+    mine[2] = mine[2] * (count / (count - 1))
+    for i, (a, b, c) in enumerate(zip(mine, theirs, exact, strict=True)):
+        size = max(1.0, c.abs().max().item())
+        error, other = (a.double() - c).abs().max().item(), (b.double() - c).abs().max().item()
+        assert error <= max(4 * other, 2e-5 * size), (i, error, other)
+    return mine
+
+
+def away_from_kinks(tensors, eps, act, margin=1e-4):
+    """Whether no coefficient is so near a kink of the activation that rounding decides on which side."""
+    kinks = {"identity": (), "relu": (0.0,), "relu6": (0.0, 6.0)}[act]
+    h, _, weight, bias, gamma, beta = tensors
+    for m in range(4):
+        q = torch.conv2d(h, weight[m].unsqueeze(1), bias[m], 1, weight.shape[-1] // 2, 1, h.shape[1])
+        y = nn.functional.batch_norm(q, None, None, gamma[m], beta[m], training=True, eps=eps[m])
+        if any(((y - kink).abs() < margin).any() for kink in kinks):
+            return False
+    return True
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**30),
+    shape=st.tuples(
+        st.integers(1, 4),
+        st.sampled_from((1, 3, 16, 18)),
+        st.integers(1, 9),
+        st.sampled_from((7, 8, 14, 16, 28, 32)) | st.integers(1, 10),
+    ).filter(lambda s: s[0] * s[2] * s[3] > 3),
+    k=st.sampled_from((3, 5, 7)),
+    act=st.sampled_from(tuple(ACTS)),
+    source=st.sampled_from(("other", "own", "none")),
+    memory_format=st.sampled_from(FORMATS),
+    K=st.integers(1, 4),
+)
+def test_values_gradients_and_statistics_are_those_of_the_modules(seed, shape, k, act, source, memory_format, K):
+    eps = [0.5, 0.1, 0.2, 0.4]
+    tensors = sample(*shape, k, source=source, seed=seed)
+    if not away_from_kinks(tensors, eps, act):
+        act = "identity"
+    # diffusivities must stay away from the poles of the scheme, which no activation but ReLU's kind keeps them from
+    steps = {**STEPS, "K": K, "dt": 0.2 if act != "identity" else 0.02}
+    out = compare(tensors, eps, act, steps, memory_format)[0]
+    assert out.is_contiguous(memory_format=memory_format)
+
+
+def test_gradients_are_differences_of_values():
+    """A second route, without autograd: central differences of the exact composition."""
+    eps, tensors = [0.1] * 4, sample(2, 2, 4, 8)
+    given = [q.float() for q in tensors]
+    mine = results(global_training, given, eps, "identity", STEPS | {"dt": 0.02}, torch.float32)[3:]
+    weight = randn(*tensors[0].shape, seed=77)
+
+    def value(changed):
+        return (by_modules(*changed, eps, "identity", **STEPS | {"dt": 0.02})[0] * weight).sum().item()
+
+    for i, gradient in enumerate(mine):
+        for place in (0, tensors[i].numel() // 2, tensors[i].numel() - 1):
+            change = torch.zeros_like(tensors[i]).view(-1)
+            change[place] = 1e-5
+            ends = [value([q + s * change.view_as(q) if j == i else q for j, q in enumerate(tensors)]) for s in (1, -1)]
+            assert gradient.reshape(-1)[place].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-3, abs=1e-4)
+
+
+@needs_native
+@pytest.mark.parametrize("memory_format", FORMATS, ids=["planes", "channels_last"])
+def test_same_bits_for_any_number_of_threads(memory_format):
+    threads, seen = torch.get_num_threads(), []
+    tensors = sample(37, 18, 8, 8)
+    try:
+        for n in (1, 2, 3):
+            torch.set_num_threads(n)
+            seen.append(results(global_training, tensors, [1e-5] * 4, "relu", STEPS, torch.float32, memory_format))
+    finally:
+        torch.set_num_threads(threads)
+    for other in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], other, strict=True))
+
+
+@needs_native
+def test_nothing_is_saved_but_state_source_and_parameters():
+    h, f, *others = (q.float().requires_grad_() for q in sample(2, 3, 8, 8))
+    maps = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda q: maps.append(q.shape) or q, lambda q: q):
+        global_training(h, f, *others, [1e-5] * 4, **STEPS)
+    assert maps.count(h.shape) == 2
+
+
+def test_views_and_mixed_memory_formats():
+    h, f, *others = (q.float() for q in sample(2, 4, 6, 8))
+    expected, _, _ = global_training(h, f, *others, [1e-3] * 4, **STEPS)
+    for view in (h.repeat(1, 1, 1, 2)[..., :8], h.transpose(2, 3).contiguous().transpose(2, 3)):
+        out, _, _ = global_training(view, f.to(memory_format=torch.channels_last), *others, [1e-3] * 4, **STEPS)
+        torch.testing.assert_close(out, expected)
+
+
+def test_the_coefficients_bias_gets_a_zero_gradient():
+    tensors = [q.float() for q in sample(2, 3, 8, 8)]
+    gradient = results(global_training, tensors, [1e-5] * 4, "relu", STEPS, torch.float32)[6]
+    assert torch.equal(gradient, torch.zeros(4, 3))
+
+
+def test_nan_is_not_hidden():
+    h, f, *others = (q.float() for q in sample(2, 3, 5, 8))
+    h[1, 1, 2, 2] = float("nan")
+    out, mean, _ = global_training(h, f, *others, [1e-5] * 4, **STEPS)
+    assert out[:, 1].isnan().all()
+    assert out[:, (0, 2)].isfinite().all()
+    assert mean[:, 1].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "dtype, width, source", [(torch.float32, 8, "other"), (torch.float32, 9, "own"), (torch.float64, 8, "none")]
+)
+def test_opcheck(dtype, width, source):
+    h, f, *others = (None if q is None else q.to(dtype) for q in sample(2, 3, 6, width, source=source))
+    own = source == "own"
+    tail = ([1e-3] * 4, "relu", 2, 0.2, 1.0, 1.0, own)
+    tensors = (h, None if own else f, *others)
+    forward, backward = torch.ops.pdecnn.global_training.default, torch.ops.pdecnn.global_training_backward.default
+    _, mean, var = forward(*tensors, *tail)
+    leaves = [None if q is None else q.clone().requires_grad_() for q in tensors]
+    torch.library.opcheck(forward, (*leaves, *tail))
+    torch.library.opcheck(backward, (torch.ones_like(h), mean, var, *tensors, *tail))
+
+
+def test_gradcheck_of_the_default():
+    tensors = [q.requires_grad_() for q in sample(2, 2, 3, 4)]
+    steps = {"K": 2, "dt": 0.02}
+    assert torch.autograd.gradcheck(lambda *q: global_training(*q, [0.1] * 4, "identity", **steps)[0], tensors)
+
+
+def test_double_backward_is_refused():
+    h, *others = (q.float() for q in sample(2, 3, 4, 8))
+    h.requires_grad_()
+    (gradient,) = torch.autograd.grad(global_training(h, *others, [1e-5] * 4)[0].sum(), h, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated again by the fused kernel"):
+        gradient.sum().backward()
+
+
+@needs_native
+def test_sizes_that_the_kernel_solves():
+    assert all(cpu.covers_planes(4, W, side, 5) for W in (7, 8, 28) for side in (3, 5))
+    assert not cpu.covers_planes(4, 9, 3, 5)  # no such width
+    assert not cpu.covers_planes(4, 8, 7, 5)  # no such stencil
+    assert not cpu.covers_planes(8, 8, 3, 10**5)  # its states would not stay in cache
+
+
+@needs_native
+def test_usual_sizes_do_not_go_operator_by_operator(monkeypatch):
+    for name in ("_forward_default", "_backward_default"):
+        monkeypatch.setattr(cpu, name, None)
+    tensors = [q.float() for q in sample(2, 3, 4, 8)]
+    assert all(q.isfinite().all() for q in results(global_training, tensors, [1e-5] * 4, "relu", STEPS, torch.float32))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"act": "silu"}, r"global_training: act must be one of 'identity', 'relu', 'relu6', got 'silu'"),
+        ({"eps": [1e-5]}, r"expected 4 eps, got 1"),
+        ({"f": torch.ones(2, 3, 4, 4)}, r"expected f of shape \(2, 3, 4, 8\), got \(2, 3, 4, 4\)"),
+        ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(M, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
+        (
+            dict.fromkeys(("gamma", "beta"), torch.ones(2, 3)) | {"weight": torch.ones(2, 3, 3, 3), "bias": None},
+            "4 stencils",
+        ),
+        ({"K": 0}, r"K \(number of time steps\) must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    names = ("h", "f", "weight", "bias", "gamma", "beta")
+    arguments = dict(zip(names, sample(2, 3, 4, 8), strict=True)) | {"eps": [1e-5] * 4} | change
+    with pytest.raises(ValueError, match=message):
+        global_training(**arguments)
