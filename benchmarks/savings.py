@@ -6,6 +6,7 @@
 
 Results are merged by pair into benchmarks/results/savings.json. Inference is timed on what
 `pdecnn.optimize_for_inference` returns, a training step is forward, cross-entropy, backward and SGD with momentum.
+Either way each network runs in the memory format that is faster for it.
 """
 
 import json
@@ -68,17 +69,35 @@ def training(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:
     return step
 
 
+def candidates(name: str, mode: str, x: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """What is timed for one network, by memory format; inference has chosen its own."""
+    if mode == "inference":
+        return {"measured": inference(timm.create_model(name).eval(), x)}
+    steps = {}
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        net = timm.create_model(name).to(memory_format=memory_format)  # type: ignore[call-overload]
+        steps[str(memory_format).removeprefix("torch.")] = training(net, x.contiguous(memory_format=memory_format))
+    return steps
+
+
 def compare(pair: Pair, mode: str, batch: int, threads: int, rounds: int, max_seconds: float) -> dict[str, Any]:
     x = torch.randn(batch, 3, pair.side, pair.side)
-    make = training if mode == "training" else inference
     with latency.threads(threads), torch.set_grad_enabled(mode == "training"):
-        candidates = {name: make(timm.create_model(name).eval(), x) for name in (pair.baseline, pair.condensed)}
-        timings = latency.measure(candidates, rounds=rounds, warmup=2, max_seconds=max_seconds)
-    baseline, condensed = timings[pair.baseline], timings[pair.condensed]
+        steps = {name: candidates(name, mode, x) for name in (pair.baseline, pair.condensed)}
+        timed = {f"{name} {form}": step for name, forms in steps.items() for form, step in forms.items()}
+        timings = latency.measure(timed, rounds=rounds, warmup=2, max_seconds=max_seconds)
+
+    def faster_format(name: str) -> str:
+        return min(steps[name], key=lambda form: timings[f"{name} {form}"].median)
+
+    formats = {"baseline": faster_format(pair.baseline), "global": faster_format(pair.condensed)}
+    baseline = timings[f"{pair.baseline} {formats['baseline']}"]
+    condensed = timings[f"{pair.condensed} {formats['global']}"]
     return {
         "mode": mode,
         "batch": batch,
         "threads": threads,
+        "memory_formats": formats,
         "baseline_seconds": baseline.to_dict(),
         "global_seconds": condensed.to_dict(),
         "ratio": condensed.speedup(baseline).to_dict(),

@@ -48,6 +48,9 @@ def test_results_are_merged_by_pair(savings, tmp_path, monkeypatch):
     for m in measurements:
         assert m["ratio"]["rounds"] == 3
         assert m["baseline_seconds"]["p20"] <= m["baseline_seconds"]["median"] <= m["baseline_seconds"]["p80"]
+    chosen = measurements[1]["memory_formats"]
+    assert set(chosen.values()) <= {"contiguous_format", "channels_last"}
+    assert measurements[0]["memory_formats"] == dict.fromkeys(("baseline", "global"), "measured")
     assert content["tiny"]["environment"]["torch"] == torch.__version__
     assert content["tiny"]["macs_ratio"]["exact"] == pytest.approx(3_298_000 / 3_940_000, rel=0.01)
 
@@ -59,3 +62,14 @@ def test_every_pair_is_registered_and_unknown_ones_are_named(savings):
     result = CliRunner().invoke(app(savings), ["alexnet"])
     assert result.exit_code == 2
     assert "no pair named 'alexnet'" in result.output
+
+
+def test_each_network_trains_in_the_format_that_is_faster_for_it(savings, monkeypatch):
+    seconds = {"slow planes contiguous_format": 2.0, "slow planes channels_last": 1.0}
+    seconds |= {"slow pixels contiguous_format": 0.25, "slow pixels channels_last": 0.5}
+    monkeypatch.setattr(savings, "candidates", lambda *_: dict.fromkeys(("contiguous_format", "channels_last")))
+    timings = {name: savings.latency.Timing(name, (s, s, s)) for name, s in seconds.items()}
+    monkeypatch.setattr(savings.latency, "measure", lambda timed, **_: {name: timings[name] for name in timed})
+    result = savings.compare(savings.Pair("slow planes", "slow pixels", 8), "training", 2, 1, 3, 1.0)
+    assert result["memory_formats"] == {"baseline": "channels_last", "global": "contiguous_format"}
+    assert result["ratio"]["median"] == 4.0
