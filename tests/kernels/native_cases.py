@@ -90,11 +90,12 @@ def check_depthwise_norm(_):
 
 def check_global_training(_):
     for i, (H, W, k) in enumerate(product((1, 4, 9), (7, 8, 19, 28), (3, 5))):
-        C, layout = (1, 3, 18)[i % 3], (torch.contiguous_format, torch.channels_last)[i // 3 % 2]
-        h, f = (0.3 * randn(3, C, H, W, seed=s).contiguous(memory_format=layout) for s in (0, 1))
-        own = i % 4 == 0
-        parameters = (randn(4, C, k, k, seed=1), None, 0.2 * randn(4, C, seed=2), 0.3 * randn(4, C, seed=3), [0.1] * 4)
-        arguments = (h, None if own or i % 4 == 1 else f, *parameters, "relu6", 1 + i % 3, 0.1, 1.0, 1.1, own)
+        C, M, layout = (1, 3, 18)[i % 3], (2, 4)[i % 2], (torch.contiguous_format, torch.channels_last)[i // 3 % 2]
+        h, x = (0.3 * randn(3, C, H, W, seed=s).contiguous(memory_format=layout) for s in (0, 1))
+        x = x if i % 4 else None
+        parameters = (randn(M, C, k, k, seed=1), None, 0.2 * randn(M, C, seed=2), 0.3 * randn(M, C, seed=3), [0.1] * M)
+        roles = (i % 3 > 0, x is not None and i // 2 % 2 == 0)
+        arguments = (h, x, *parameters, "relu6", () if M == 4 else (0.5, 0.7), 1 + i % 3, 0.1, 1.0, 1.1, *roles)
         out, mean, var = torch.ops.pdecnn.global_training(*arguments)
         torch.testing.assert_close((out, mean, var), training_op._forward_default(*arguments), rtol=1e-4, atol=1e-4)
         grad = randn(3, C, H, W, seed=4)

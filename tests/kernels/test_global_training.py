@@ -20,44 +20,45 @@ def randn(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def sample(N, C, H, W, k=3, *, source="other", bias=True, seed=0):
-    """`h, f, weight, bias, gamma, beta` in float64; velocities and diffusivities of about 0.3."""
+def sample(N, C, H, W, k=3, *, M=4, other=True, bias=True, seed=0):
+    """`h, x, weight, bias, gamma, beta` in float64; velocities and diffusivities of about 0.3."""
     h = 0.4 + randn(N, C, H, W, seed=seed)
-    f = {"other": randn(N, C, H, W, seed=seed + 1), "own": h, "none": None}[source]
-    weight, bias = randn(4, C, k, k, seed=seed + 2), randn(4, C, seed=seed + 3) if bias else None
-    return [h, f, weight, bias, 0.3 * randn(4, C, seed=seed + 4), 0.2 + 0.1 * randn(4, C, seed=seed + 5)]
+    x = randn(N, C, H, W, seed=seed + 1) if other else h
+    weight, bias = randn(M, C, k, k, seed=seed + 2), randn(M, C, seed=seed + 3) if bias else None
+    return [h, x, weight, bias, 0.3 * randn(M, C, seed=seed + 4), 0.2 + 0.1 * randn(M, C, seed=seed + 5)]
 
 
-def by_modules(h, f, weight, bias, gamma, beta, eps, act, *, K, dt, dx, dy):
+def by_modules(h, x, weight, bias, gamma, beta, eps, act, *, D=None, has_source=True, previous_is_input=False, **steps):
     """The same by torch's convolution and batch norm and the solver's definition; the variance is unbiased."""
     C, k = h.shape[1], weight.shape[-1]
     maps, means, variances = [], [], []
-    for m in range(4):
+    for m in range(len(weight)):
         q = torch.conv2d(h, weight[m].unsqueeze(1), None if bias is None else bias[m], 1, k // 2, 1, C)
         norm = nn.BatchNorm2d(C, eps=eps[m], momentum=1.0).to(h.dtype)
         maps.append(ACTS[act](torch.func.functional_call(norm, {"weight": gamma[m], "bias": beta[m]}, (q,))))
         means.append(norm.running_mean)
         variances.append(norm.running_var)
-    out = functional.advection_diffusion(h, *maps, f, K=K, dt=dt, dx=dx, dy=dy)
+    f, h_prev = x if has_source else None, x if previous_is_input else None
+    out = functional.advection_diffusion(h, *maps, *(D or ()), f, h_prev=h_prev, **steps)
     return out, torch.stack(means), torch.stack(variances)
 
 
-def results(function, tensors, eps, act, steps, dtype, memory_format=torch.contiguous_format):
-    """Output, statistics and all gradients."""
+def results(function, tensors, eps, act, options, dtype, memory_format=torch.contiguous_format):
+    """Output, statistics and all gradients; zero for an input that nothing depends on."""
     own = tensors[1] is tensors[0]
     leaves = [None if q is None else q.to(dtype).requires_grad_() for q in tensors]
     h = leaves[0] = leaves[0].detach().clone(memory_format=memory_format).requires_grad_()
-    out, mean, var = function(h, h if own else leaves[1], *leaves[2:], eps, act, **steps)
+    out, mean, var = function(h, h if own else leaves[1], *leaves[2:], eps, act, **options)
     given = [q for i, q in enumerate(leaves) if q is not None and not (own and i == 1)]
-    gradients = torch.autograd.grad(out, given, randn(*h.shape, seed=77).to(dtype))
-    return [out, mean, var, *gradients]
+    gradients = torch.autograd.grad(out, given, randn(*h.shape, seed=77).to(dtype), allow_unused=True)
+    return [out, mean, var, *(torch.zeros_like(q) if g is None else g for g, q in zip(gradients, given, strict=True))]
 
 
-def compare(tensors, eps, act, steps, memory_format=torch.contiguous_format):
+def compare(tensors, eps, act, options, memory_format=torch.contiguous_format):
     """Mine is as near to the exact result as torch's modules in float32 are, or as rounding allows."""
-    exact = results(by_modules, tensors, eps, act, steps, torch.float64)
-    theirs = results(by_modules, tensors, eps, act, steps, torch.float32)
-    mine = results(global_training, tensors, eps, act, steps, torch.float32, memory_format)
+    exact = results(by_modules, tensors, eps, act, options, torch.float64)
+    theirs = results(by_modules, tensors, eps, act, options, torch.float32)
+    mine = results(global_training, tensors, eps, act, options, torch.float32, memory_format)
     count = tensors[0].numel() // tensors[0].shape[1]
     mine[2] = mine[2] * (count / (count - 1))
     for i, (a, b, c) in enumerate(zip(mine, theirs, exact, strict=True)):
@@ -71,7 +72,7 @@ def away_from_kinks(tensors, eps, act, margin=1e-4):
     """Whether no coefficient is so near a kink of the activation that rounding decides on which side."""
     kinks = {"identity": (), "relu": (0.0,), "relu6": (0.0, 6.0)}[act]
     h, _, weight, bias, gamma, beta = tensors
-    for m in range(4):
+    for m in range(len(weight)):
         q = torch.conv2d(h, weight[m].unsqueeze(1), bias[m], 1, weight.shape[-1] // 2, 1, h.shape[1])
         y = nn.functional.batch_norm(q, None, None, gamma[m], beta[m], training=True, eps=eps[m])
         if any(((y - kink).abs() < margin).any() for kink in kinks):
@@ -90,18 +91,24 @@ def away_from_kinks(tensors, eps, act, margin=1e-4):
     ).filter(lambda s: s[0] * s[2] * s[3] > 3),
     k=st.sampled_from((3, 5, 7)),
     act=st.sampled_from(tuple(ACTS)),
-    source=st.sampled_from(("other", "own", "none")),
+    D=st.sampled_from((None, (1.0, 0.5))),
+    other=st.booleans(),
+    has_source=st.booleans(),
+    previous_is_input=st.booleans(),
     memory_format=st.sampled_from(FORMATS),
     K=st.integers(1, 4),
 )
-def test_values_gradients_and_statistics_are_those_of_the_modules(seed, shape, k, act, source, memory_format, K):
-    eps = [0.5, 0.1, 0.2, 0.4]
-    tensors = sample(*shape, k, source=source, seed=seed)
+def test_values_gradients_and_statistics_are_those_of_the_modules(
+    seed, shape, k, act, D, other, has_source, previous_is_input, memory_format, K
+):
+    eps = [0.5, 0.1, 0.2, 0.4][: 4 if D is None else 2]
+    tensors = sample(*shape, k, M=len(eps), other=other, seed=seed)
     if not away_from_kinks(tensors, eps, act):
         act = "identity"
     # diffusivities must stay away from the poles of the scheme, which no activation but ReLU's kind keeps them from
     steps = {**STEPS, "K": K, "dt": 0.2 if act != "identity" else 0.02}
-    out = compare(tensors, eps, act, steps, memory_format)[0]
+    roles = {"D": D, "has_source": has_source, "previous_is_input": previous_is_input}
+    out = compare(tensors, eps, act, steps | roles, memory_format)[0]
     assert out.is_contiguous(memory_format=memory_format)
 
 
@@ -140,18 +147,18 @@ def test_same_bits_for_any_number_of_threads(memory_format):
 
 @needs_native
 def test_nothing_is_saved_but_state_source_and_parameters():
-    h, f, *others = (q.float().requires_grad_() for q in sample(2, 3, 8, 8))
+    h, x, *others = (q.float().requires_grad_() for q in sample(2, 3, 8, 8))
     maps = []
     with torch.autograd.graph.saved_tensors_hooks(lambda q: maps.append(q.shape) or q, lambda q: q):
-        global_training(h, f, *others, [1e-5] * 4, **STEPS)
+        global_training(h, x, *others, [1e-5] * 4, **STEPS)
     assert maps.count(h.shape) == 2
 
 
 def test_views_and_mixed_memory_formats():
-    h, f, *others = (q.float() for q in sample(2, 4, 6, 8))
-    expected, _, _ = global_training(h, f, *others, [1e-3] * 4, **STEPS)
+    h, x, *others = (q.float() for q in sample(2, 4, 6, 8))
+    expected, _, _ = global_training(h, x, *others, [1e-3] * 4, **STEPS)
     for view in (h.repeat(1, 1, 1, 2)[..., :8], h.transpose(2, 3).contiguous().transpose(2, 3)):
-        out, _, _ = global_training(view, f.to(memory_format=torch.channels_last), *others, [1e-3] * 4, **STEPS)
+        out, _, _ = global_training(view, x.to(memory_format=torch.channels_last), *others, [1e-3] * 4, **STEPS)
         torch.testing.assert_close(out, expected)
 
 
@@ -162,22 +169,20 @@ def test_the_coefficients_bias_gets_a_zero_gradient():
 
 
 def test_nan_is_not_hidden():
-    h, f, *others = (q.float() for q in sample(2, 3, 5, 8))
+    h, x, *others = (q.float() for q in sample(2, 3, 5, 8))
     h[1, 1, 2, 2] = float("nan")
-    out, mean, _ = global_training(h, f, *others, [1e-5] * 4, **STEPS)
+    out, mean, _ = global_training(h, x, *others, [1e-5] * 4, **STEPS)
     assert out[:, 1].isnan().all()
     assert out[:, (0, 2)].isfinite().all()
     assert mean[:, 1].isnan().all()
 
 
-@pytest.mark.parametrize(
-    "dtype, width, source", [(torch.float32, 8, "other"), (torch.float32, 9, "own"), (torch.float64, 8, "none")]
-)
-def test_opcheck(dtype, width, source):
-    h, f, *others = (None if q is None else q.to(dtype) for q in sample(2, 3, 6, width, source=source))
-    own = source == "own"
-    tail = ([1e-3] * 4, "relu", 2, 0.2, 1.0, 1.0, own)
-    tensors = (h, None if own else f, *others)
+@pytest.mark.parametrize("dtype, width, M", [(torch.float32, 8, 4), (torch.float32, 9, 2), (torch.float64, 8, 2)])
+@pytest.mark.parametrize("other, has_source, previous", [(True, True, True), (False, True, False), (True, False, True)])
+def test_opcheck(dtype, width, M, other, has_source, previous):
+    h, x, *others = (q.to(dtype) for q in sample(2, 3, 6, width, M=M, other=other))
+    tail = ([1e-3] * M, "relu", () if M == 4 else (1.0, 0.5), 2, 0.2, 1.0, 1.0, has_source, previous)
+    tensors = (h, x if other else None, *others)
     forward, backward = torch.ops.pdecnn.global_training.default, torch.ops.pdecnn.global_training_backward.default
     _, mean, var = forward(*tensors, *tail)
     leaves = [None if q is None else q.clone().requires_grad_() for q in tensors]
@@ -201,10 +206,10 @@ def test_double_backward_is_refused():
 
 @needs_native
 def test_sizes_that_the_kernel_solves():
-    assert all(cpu.covers_planes(4, W, side, 5) for W in (7, 8, 28) for side in (3, 5))
-    assert not cpu.covers_planes(4, 9, 3, 5)  # no such width
-    assert not cpu.covers_planes(4, 8, 7, 5)  # no such stencil
-    assert not cpu.covers_planes(8, 8, 3, 10**5)  # its states would not stay in cache
+    assert all(cpu.covers_planes(4, W, M, side, 5) for W in (7, 8, 28) for M in (2, 4) for side in (3, 5))
+    assert not cpu.covers_planes(4, 9, 4, 3, 5)  # no such width
+    assert not cpu.covers_planes(4, 8, 4, 7, 5)  # no such stencil
+    assert not cpu.covers_planes(8, 8, 4, 3, 10**5)  # its states would not stay in cache
 
 
 @needs_native
@@ -220,17 +225,18 @@ def test_usual_sizes_do_not_go_operator_by_operator(monkeypatch):
     [
         ({"act": "silu"}, r"global_training: act must be one of 'identity', 'relu', 'relu6', got 'silu'"),
         ({"eps": [1e-5]}, r"expected 4 eps, got 1"),
-        ({"f": torch.ones(2, 3, 4, 4)}, r"expected f of shape \(2, 3, 4, 8\), got \(2, 3, 4, 4\)"),
+        ({"x": torch.ones(2, 3, 4, 4)}, r"expected x of shape \(2, 3, 4, 8\), got \(2, 3, 4, 4\)"),
         ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(M, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
         (
             dict.fromkeys(("gamma", "beta"), torch.ones(2, 3)) | {"weight": torch.ones(2, 3, 3, 3), "bias": None},
             "4 stencils",
         ),
+        ({"D": (1.0, 1.0)}, r"2 stencils \(u, v\) beside D, got 4"),
         ({"K": 0}, r"K \(number of time steps\) must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):
-    names = ("h", "f", "weight", "bias", "gamma", "beta")
+    names = ("h", "x", "weight", "bias", "gamma", "beta")
     arguments = dict(zip(names, sample(2, 3, 4, 8), strict=True)) | {"eps": [1e-5] * 4} | change
     with pytest.raises(ValueError, match=message):
         global_training(**arguments)

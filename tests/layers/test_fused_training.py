@@ -77,7 +77,7 @@ def assert_same(layer, x, monkeypatch):
 
 OPTIONS = {
     "plain": ({}, ["K", 1]),
-    "constant diffusion": ({"diffusion": 1.0}, [2, 1]),
+    "constant diffusion": ({"diffusion": (1.0, 0.5)}, ["K", 1]),
     "learned diffusion alone": ({"velocity": "dot"}, [2, 1]),
     "5x5": ({"kernel_size": 5}, ["K", 1]),
     "bias": ({"coef_bias": True}, ["K", 1]),
@@ -86,7 +86,12 @@ OPTIONS = {
     "ReLU6": ({"act_layer": nn.ReLU6}, ["K", 1]),
     "no activation": ({"act_layer": nn.Identity}, ["K", 1]),
     "negative flow": ({"flow_sign": -1, "upwind": True, "velocity_bound": True}, [4, 1]),
-    "previous state": ({"h_prev": "input", "init": nn.Conv2d(5, 5, 1)}, [4, 1]),
+    "previous state": ({"h_prev": "input", "init": nn.Conv2d(5, 5, 1)}, ["K", 1]),
+    "previous state alone": ({"h_prev": "input", "init": nn.Conv2d(5, 5, 1), "source": "none"}, ["K", 1]),
+    "previous state and another source": (
+        {"h_prev": "input", "init": nn.Conv2d(5, 5, 1), "source": "residual"},
+        [4, 1],
+    ),
     "no affine": ({"norm_layer": partial(nn.BatchNorm2d, affine=False)}, ["K", 1]),
     "no statistics": ({"norm_layer": partial(nn.BatchNorm2d, track_running_stats=False)}, ["K", 1]),
     "average of all batches": ({"norm_layer": partial(nn.BatchNorm2d, momentum=None)}, ["K", 1]),

@@ -6,7 +6,7 @@ one by one, with the same result.
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,29 +16,33 @@ from pdecnn.kernels.depthwise_norm import depthwise_norm
 from pdecnn.kernels.global_training import global_training
 from pdecnn.kernels.global_training.cpu import covers_planes
 from pdecnn.kernels.registry import is_native
-from pdecnn.layers.coefficients import LearnedPair, Pair
+from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
 
 _ACTS = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Identity: "identity"}
 _SIZES = ((3, 3), (5, 5))
 
 
-def can_solve(pairs: tuple[nn.Module, nn.Module], h: Tensor, K: int) -> bool:
-    """Whether `solve` covers these producers of velocity and diffusion, and planes of the size of those of `h`."""
-    if not (_can_run(h) and is_native("global_training") and all(_is_covered(pair, h) for pair in pairs)):
+def can_solve(velocity: nn.Module, diffusion: nn.Module, h: Tensor, K: int) -> bool:
+    """Whether `solve` covers these producers and planes of the size of those of `h`."""
+    if not (_can_run(h) and is_native("global_training") and _is_covered(velocity, h)):
         return False
-    velocity, diffusion = cast(tuple[LearnedPair, LearnedPair], pairs)
-    side = cast(nn.Conv2d, velocity.op_x).kernel_size[0]
-    return _kind(velocity) == _kind(diffusion) and covers_planes(h.shape[2], h.shape[3], side, K)
+    pair, maps = cast(LearnedPair, velocity), 2
+    if type(diffusion) is not NumberPair or not is_silent(diffusion):
+        if not (_is_covered(diffusion, h) and _kind(pair) == _kind(cast(LearnedPair, diffusion))):
+            return False
+        maps = 4
+    side = cast(nn.Conv2d, pair.op_x).kernel_size[0]
+    return covers_planes(h.shape[2], h.shape[3], maps, side, K)
 
 
-def solve(
-    pairs: tuple[nn.Module, nn.Module], h: Tensor, f: Tensor | None, *, K: int, dt: float, dx: float, dy: float
-) -> Tensor:
-    """`h^K` with a periodic boundary, from the state, the source and the producers of its coefficients."""
-    learned = cast(tuple[LearnedPair, LearnedPair], pairs)
-    norms, act = _norms(learned), _ACTS[type(learned[0].act)]
-    arguments = (*_stencils(learned, h), *_scales(norms, h), act)
-    out, means, variances = global_training(h, f, *arguments, K=K, dt=dt, dx=dx, dy=dy)
+def solve(velocity: nn.Module, diffusion: nn.Module, h: Tensor, x: Tensor, **options: Any) -> Tensor:
+    """`h^K` with a periodic boundary, from the first state and the input; `options` are those of `global_training`."""
+    D = (float(diffusion.x), float(diffusion.y)) if isinstance(diffusion, NumberPair) else None
+    pairs = [cast(LearnedPair, pair) for pair in ((velocity, diffusion) if D is None else (velocity,))]
+    norms, act = _norms(pairs), _ACTS[type(pairs[0].act)]
+    weight, bias = _stencils(pairs, h)
+    gamma, beta, eps = _scales(norms, h)
+    out, means, variances = global_training(h, x, weight, bias, gamma, beta, eps, act, D=D, **options)
     _update_all(norms, means, variances, h)
     return out
 
@@ -57,7 +61,7 @@ def coefficient_pairs(velocity: nn.Module, diffusion: nn.Module, h: Tensor) -> t
 def norm_act(norm: nn.Module, act: nn.Module, h: Tensor) -> Tensor:
     """`act(norm(h))`, by one operator where it covers both and a plane's pixels lie side by side."""
     if not (
-        _can_run(h) and h.is_contiguous() and _is_batch_norm(norm, h) and type(act) in _ACTS and _is_silent(norm, act)
+        _can_run(h) and h.is_contiguous() and _is_batch_norm(norm, h) and type(act) in _ACTS and is_silent(norm, act)
     ):
         return cast(Tensor, act(norm(h)))
     (out,) = _run([cast(nn.BatchNorm2d, norm)], h, None, None, _ACTS[type(act)])
@@ -147,7 +151,7 @@ def _is_covered(pair: nn.Module, h: Tensor) -> bool:
         all(_is_stencil(op, h) for op in (pair.op_x, pair.op_y))
         and cast(nn.Conv2d, pair.op_x).kernel_size == cast(nn.Conv2d, pair.op_y).kernel_size
         and all(_is_batch_norm(norm, h) for norm in (pair.norm_x, pair.norm_y))
-        and _is_silent(*pair.modules())
+        and is_silent(*pair.modules())
     )
 
 
@@ -184,6 +188,6 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _GLOBAL_HOOKS = [getattr(torch_module, f"_global{name}") for name in _HOOKS]
 
 
-def _is_silent(*modules: nn.Module) -> bool:
+def is_silent(*modules: nn.Module) -> bool:
     """Whether no hook listens to the modules, which are not called."""
     return not any(getattr(module, name) for module in modules for name in _HOOKS)

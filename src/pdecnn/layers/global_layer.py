@@ -253,6 +253,11 @@ class GlobalLayer(nn.Module):
         changed = self.flow_sign < 0 or self.velocity_bound or self.upwind or self.dilation > 1
         return self.boundary == "periodic" and not (changed or self.source_each_step)
 
+    @property
+    def _source_is_input(self) -> bool:
+        """Whether there is no other source than the input, and no hook that could change it."""
+        return self.source is None or (type(self.source) is nn.Identity and fused_training.is_silent(self.source))
+
     def extra_repr(self) -> str:
         """The options that differ from the defaults, after channels, K and dt."""
         shown = {
@@ -271,12 +276,23 @@ class GlobalLayer(nn.Module):
 
     def _advance(self, h: Tensor, x: Tensor) -> Tensor:
         """`solve` with the coefficients of `h`; in training by one operator, where it covers the layer's options."""
-        pairs = (self.velocity, self.diffusion)
-        rests = self.h_prev == "init" or x is h  # the state before the first is the first
-        if not (rests and self._is_basic and fused_training.can_solve(pairs, h, self.K)):
+        previous_is_input = self.h_prev == "input" and x is not h
+        if not (self._is_basic and fused_training.can_solve(self.velocity, self.diffusion, h, self.K)):
             return self.solve(h, x, self.coefficients(h))
-        f = None if self.source is None else self.source(x).to(h.dtype)
-        return fused_training.solve(pairs, h, f, K=self.K, dt=self.dt, dx=self.dx, dy=self.dy)
+        if previous_is_input and not self._source_is_input:
+            return self.solve(h, x, self.coefficients(h))
+        return fused_training.solve(
+            self.velocity,
+            self.diffusion,
+            h,
+            (x if self.source is None else self.source(x)).to(h.dtype),
+            has_source=self.source is not None,
+            previous_is_input=previous_is_input,
+            K=self.K,
+            dt=self.dt,
+            dx=self.dx,
+            dy=self.dy,
+        )
 
     def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
         H, W = h.shape[2:]

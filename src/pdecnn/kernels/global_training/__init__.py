@@ -10,7 +10,7 @@ from pdecnn.kernels import depthwise_norm
 
 def global_training(
     h: Tensor,
-    f: Tensor | None,
+    x: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
     gamma: Tensor,
@@ -18,32 +18,37 @@ def global_training(
     eps: Sequence[float],
     act: str = "relu",
     *,
+    D: tuple[float, float] | None = None,
+    has_source: bool = True,
+    previous_is_input: bool = False,
     K: int = 5,
     dt: float = 0.2,
     dx: float = 1.0,
     dy: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`h^K` of the periodic advection-diffusion equation whose coefficients are four normed stencils of `h`.
+    """`h^K` of the periodic advection-diffusion equation whose coefficients are normed stencils of `h`.
 
-    `u, v, D_x, D_y` are the maps of `depthwise_norm(h, weight, bias, gamma, beta, eps, act)`; the state before the
-    first is `h` itself.
+    `u, v` and, without `D`, `D_x, D_y` are the maps of `depthwise_norm(h, weight, bias, gamma, beta, eps, act)`.
 
     Args:
         h: The first state, `(N, C, H, W)`.
-        f: The source, of the same shape, or None. If it is `h`, one gradient is computed for both.
-        weight: The stencils of the coefficients, `(4, C, k, k)` with k odd.
-        bias: `(4, C)` or None.
-        gamma: Scales after the norms, `(4, C)`.
-        beta: Shifts after the norms, `(4, C)`.
-        eps: Added to the variances, one for each coefficient.
+        x: The layer's input, of the same shape; None or `h` itself if it is the state.
+        weight: The stencils of the coefficients, `(4, C, k, k)` or, with `D`, `(2, C, k, k)`; k is odd.
+        bias: A number for each stencil and channel, or None.
+        gamma: Scales after the norms, shaped likewise.
+        beta: Shifts after the norms, shaped likewise.
+        eps: Added to the variances, one for each stencil.
         act: `"identity"`, `"relu"` or `"relu6"`.
+        D: `D_x` and `D_y` where they are not learned.
+        has_source: Whether the input is the source f; else there is none.
+        previous_is_input: Whether the input is the state before the first; else the first itself is.
         K: Number of time steps.
         dt: Time step.
         dx: Distance of neighbours along W.
         dy: Distance of neighbours along H.
 
     Returns:
-        The state after K steps, and means and variances `(4, C)` of what the norms got, which have no gradient.
+        The state after K steps, and mean and variance of what each norm got, which have no gradient.
 
     Example:
         >>> h, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
@@ -51,14 +56,17 @@ def global_training(
         >>> out.shape, mean.shape
         (torch.Size([2, 3, 8, 8]), torch.Size([4, 3]))
     """
-    if depthwise_norm.check(h, weight, bias, gamma, beta, act, name="global_training") != 4:
-        raise ValueError(f"global_training: expected 4 stencils (u, v, D_x, D_y), got {len(weight)}.")
-    if f is not None and f.shape != h.shape:
-        raise ValueError(f"global_training: expected f of shape {tuple(h.shape)}, got {tuple(f.shape)}.")
-    if len(eps) != 4:
-        raise ValueError(f"global_training: expected 4 eps, got {len(eps)}.")
+    M = depthwise_norm.check(h, weight, bias, gamma, beta, act, name="global_training")
+    if (4 if D is None else 2) != M:
+        wanted = "4 stencils (u, v, D_x, D_y)" if D is None else "2 stencils (u, v) beside D"
+        raise ValueError(f"global_training: expected {wanted}, got {M}.")
+    if x is not None and x.shape != h.shape:
+        raise ValueError(f"global_training: expected x of shape {tuple(h.shape)}, got {tuple(x.shape)}.")
+    if len(eps) != M:
+        raise ValueError(f"global_training: expected {M} eps, got {len(eps)}.")
     if K < 1:
         raise ValueError(f"global_training: K (number of time steps) must be at least 1, got {K}.")
-    source = (None, True) if f is h else (f, False)
-    arguments = (h, source[0], weight, bias, gamma, beta, eps, act, K, dt, dx, dy, source[1])
+    other = None if x is h or not (has_source or previous_is_input) else x
+    previous = previous_is_input and other is not None
+    arguments = (h, other, weight, bias, gamma, beta, eps, act, D or (), K, dt, dx, dy, has_source, previous)
     return torch.ops.pdecnn.global_training.default(*arguments)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +14,14 @@ from pdecnn.kernels.global_training.op import Gradients, Result, _backward_defau
 from pdecnn.kernels.native import Library, Missing, load
 
 # as `struct Layer`, `ForwardCall` and `BackwardCall` in cpu.cpp
-_LAYER = f"{_PROBLEM} q 3d 2q"
+_LAYER = f"{_PROBLEM} q 5d 3q"
 _FORWARD = struct.Struct(f"={_LAYER} 3q")
 _BACKWARD = struct.Struct(f"={_LAYER} 3q 5q")
 
 
 @cache
-def covers_planes(H: int, W: int, side: int, K: int) -> bool:
-    """Whether the loaded kernel solves planes of this size for K steps, with stencils of this side."""
+def covers_planes(H: int, W: int, maps: int, side: int, K: int) -> bool:
+    """Whether the loaded kernel solves planes of this size for K steps, with so many stencils of this side."""
     library = load()
     if isinstance(library, Missing):
         return False
@@ -28,8 +29,8 @@ def covers_planes(H: int, W: int, side: int, K: int) -> bool:
         function = library.function("pdecnn_global_training_covers")
     except AttributeError:  # an older build
         return False
-    problem = (1, 1, H, W, 4, side, 0, *[0.0] * 6, *[0] * 5)
-    return bool(function.address(struct.pack(f"={_LAYER}", *problem, K, 1.0, 1.0, 1.0, 0, 0)) == 0)
+    problem = (1, 1, H, W, maps, side, 0, *[0.0] * 6, *[0] * 5)
+    return bool(function.address(struct.pack(f"={_LAYER}", *problem, K, *[1.0] * 5, 0, 0, 0)) == 0)
 
 
 def _covered(h: Tensor, weight: Tensor, K: int, *others: Tensor | None) -> bool:
@@ -37,9 +38,44 @@ def _covered(h: Tensor, weight: Tensor, K: int, *others: Tensor | None) -> bool:
     return (
         all(q.dtype == torch.float32 for q in given)
         and h.numel() > 0
-        and len(weight) == 4
-        and covers_planes(*h.shape[2:], weight.shape[-1], K)
+        and covers_planes(*h.shape[2:], len(weight), weight.shape[-1], K)
     )
+
+
+class _Call:
+    """Tensors in the order that the kernel takes, which must outlive the call, and `struct Layer` made of them."""
+
+    def __init__(
+        self,
+        h: Tensor,
+        x: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        gamma: Tensor,
+        beta: Tensor,
+        eps: Sequence[float],
+        act: str,
+        D: Sequence[float],
+        K: int,
+        dt: float,
+        dx: float,
+        dy: float,
+        has_source: bool,
+        previous_is_input: bool,
+    ) -> None:
+        layout = _layout(h)
+        self.given, self.h = h, _in_order(h, layout)
+        self.x = None if x is None else _in_order(x, layout)
+        self.weight, self.gamma, self.beta = (q.contiguous() for q in (weight, gamma, beta))
+        self.bias = None if bias is None else bias.contiguous()
+        problem = _problem(self.h, self.weight, self.bias, self.gamma, self.beta, eps, act)
+        D_x, D_y = D or (0.0, 0.0)
+        input_and_roles = (*_pointers(self.x), has_source, previous_is_input)
+        self.layer = (*problem, K, dt, dx, dy, D_x, D_y, *input_and_roles)
+
+    def answer(self, q: Tensor) -> Tensor:
+        """`q` in the memory format of the state that was given, as every kernel answers."""
+        return q if self.h is self.given else torch.empty_like(self.given).copy_(q)
 
 
 def register(library: Library) -> None:
@@ -49,69 +85,52 @@ def register(library: Library) -> None:
 
     def forward(
         h: Tensor,
-        f: Tensor | None,
+        x: Tensor | None,
         weight: Tensor,
         bias: Tensor | None,
         gamma: Tensor,
         beta: Tensor,
         eps: Sequence[float],
         act: str,
+        D: Sequence[float],
         K: int,
-        dt: float,
-        dx: float,
-        dy: float,
-        h_is_source: bool,
+        *others: Any,
     ) -> Result:
-        if not _covered(h, weight, K, f, bias, gamma, beta):
-            return _forward_default(h, f, weight, bias, gamma, beta, eps, act, K, dt, dx, dy, h_is_source)
-        layout = _layout(h)
-        ordered, f = _in_order(h, layout), None if f is None else _in_order(f, layout)
-        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-        gamma, beta = gamma.contiguous(), beta.contiguous()
-        out, mean, var = torch.empty_like(ordered), torch.empty_like(gamma), torch.empty_like(gamma)
-        problem = _problem(ordered, weight, bias, gamma, beta, eps, act)
-        source = (*_pointers(f), h_is_source)
-        run_forward(_FORWARD.pack(*problem, K, dt, dx, dy, *source, *_pointers(out, mean, var)))
-        return out if ordered is h else torch.empty_like(h).copy_(out), mean, var
+        if not _covered(h, weight, K, x, bias, gamma, beta):
+            return _forward_default(h, x, weight, bias, gamma, beta, eps, act, D, K, *others)
+        call = _Call(h, x, weight, bias, gamma, beta, eps, act, D, K, *others)
+        out, mean, var = torch.empty_like(call.h), torch.empty_like(call.gamma), torch.empty_like(call.gamma)
+        run_forward(_FORWARD.pack(*call.layer, *_pointers(out, mean, var)))
+        return call.answer(out), mean, var
 
     def backward(
         grad: Tensor,
         mean: Tensor,
         var: Tensor,
         h: Tensor,
-        f: Tensor | None,
+        x: Tensor | None,
         weight: Tensor,
         bias: Tensor | None,
         gamma: Tensor,
         beta: Tensor,
         eps: Sequence[float],
         act: str,
+        D: Sequence[float],
         K: int,
-        dt: float,
-        dx: float,
-        dy: float,
-        h_is_source: bool,
+        *others: Any,
     ) -> Gradients:
-        if not _covered(h, weight, K, f, bias, gamma, beta, grad):
-            return _backward_default(
-                grad, mean, var, h, f, weight, bias, gamma, beta, eps, act, K, dt, dx, dy, h_is_source
-            )
-        layout = _layout(h)
-        ordered, f = _in_order(h, layout), None if f is None else _in_order(f, layout)
-        grad = _in_order(grad, layout)
-        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-        gamma, beta = gamma.contiguous(), beta.contiguous()
-        grad_h, grad_f = torch.empty_like(ordered), None if f is None else torch.empty_like(ordered)
-        of_parameters = [torch.empty_like(q) for q in (weight, gamma, beta)]
-        problem = _problem(ordered, weight, bias, gamma, beta, eps, act)
-        source = (*_pointers(f), h_is_source)
-        addresses = _pointers(grad, mean, var, grad_h, grad_f, *of_parameters)
-        run_backward(_BACKWARD.pack(*problem, K, dt, dx, dy, *source, *addresses))
-        if ordered is not h:  # as every kernel answers, in the memory format of h
-            grad_h = torch.empty_like(h).copy_(grad_h)
-            grad_f = None if grad_f is None else torch.empty_like(h).copy_(grad_f)
-        grad_weight, grad_gamma, grad_beta = of_parameters
-        return grad_h, h.new_empty(0) if grad_f is None else grad_f, grad_weight, grad_gamma, grad_beta
+        *_, has_source, previous_is_input = others
+        unused = x is not None and not (has_source or previous_is_input)
+        if unused or not _covered(h, weight, K, x, bias, gamma, beta, grad):
+            return _backward_default(grad, mean, var, h, x, weight, bias, gamma, beta, eps, act, D, K, *others)
+        call = _Call(h, x, weight, bias, gamma, beta, eps, act, D, K, *others)
+        grad = _in_order(grad, _layout(h))
+        grad_h, grad_x = torch.empty_like(call.h), None if x is None else torch.empty_like(call.h)
+        grad_weight, grad_gamma, grad_beta = (torch.empty_like(q) for q in (call.weight, call.gamma, call.beta))
+        addresses = _pointers(grad, mean, var, grad_h, grad_x, grad_weight, grad_gamma, grad_beta)
+        run_backward(_BACKWARD.pack(*call.layer, *addresses))
+        to_x = h.new_empty(0) if grad_x is None else call.answer(grad_x)
+        return call.answer(grad_h), to_x, grad_weight, grad_gamma, grad_beta
 
     LIBRARY.impl("global_training", forward, "CPU")
     LIBRARY.impl("global_training_backward", backward, "CPU")
