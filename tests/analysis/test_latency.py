@@ -106,3 +106,12 @@ def test_environment_names_machine_and_versions(monkeypatch):
     assert re.fullmatch(r"[0-9a-f]{12,40}\+?|unknown", str(e["commit"]))
     monkeypatch.setenv("PATH", "")
     assert latency._commit() == "unknown"
+
+
+def test_the_clock_waits_for_a_gpu_in_use(monkeypatch):
+    events = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: events.append("clock") or float(len(events)))
+    latency._time(lambda: events.append("call"), 2)
+    assert events == ["wait", "clock", "call", "call", "wait", "clock"]
