@@ -55,13 +55,15 @@ def collect(runs: list[Path], note: str, pair: str | None) -> dict[str, Any]:
     return record
 
 
-def add_first_cycle(record: dict[str, Any], run: Path) -> None:
-    """Adds the run that gave the first weights; `epochs` and `wall_time_s` become those of both."""
-    first = json.loads((run / "result.json").read_text())
-    record["epochs"] += first["epochs"]
-    record["wall_time_s"] = [seconds + first["wall_time_s"] for seconds in record["wall_time_s"]]
-    kept = {key: first[key] for key in ("accuracy", "seed", "epochs", "wall_time_s", "recipe")}
-    record["first_cycle"] = {**kept, "curve": [_short(row) for row in first["curve"]]}
+def add_earlier_cycles(record: dict[str, Any], runs: list[Path]) -> None:
+    """Adds the runs that each gave the next its first weights; `epochs` and `wall_time_s` become those of all."""
+    record["earlier_cycles"] = []
+    for run in runs:
+        cycle = json.loads((run / "result.json").read_text())
+        record["epochs"] += cycle["epochs"]
+        record["wall_time_s"] = [seconds + cycle["wall_time_s"] for seconds in record["wall_time_s"]]
+        kept = {key: cycle[key] for key in ("accuracy", "seed", "epochs", "wall_time_s", "recipe")}
+        record["earlier_cycles"].append({**kept, "curve": [_short(row) for row in cycle["curve"]]})
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -76,11 +78,11 @@ def main() -> None:
     parser.add_argument("--note", required=True)
     parser.add_argument("--confusion")
     parser.add_argument("--weights")
-    parser.add_argument("--after", type=Path, help="the run whose weights the one run started from")
+    parser.add_argument("--after", nargs="+", type=Path, help="earlier runs, in order: each gave the next its weights")
     arguments = parser.parse_args()
     record = collect(arguments.runs, arguments.note, arguments.confusion)
     if arguments.after:
-        add_first_cycle(record, arguments.after)
+        add_earlier_cycles(record, arguments.after)
     target = ROOT / "results" / f"{arguments.name}.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(record, indent=1) + "\n")
