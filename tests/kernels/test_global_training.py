@@ -212,6 +212,16 @@ def test_sizes_that_the_kernel_solves():
     assert not cpu.covers_planes(8, 8, 4, 3, 10**5)  # its states would not stay in cache
 
 
+def test_without_an_input_the_state_itself_came_before():
+    h, _, *others = (q.float() for q in sample(2, 3, 4, 8))
+    arguments = (h, None, *others, [1e-3] * 4, "relu", (), 2, 0.2, 1.0, 1.0, True)
+    seen = []
+    for previous_is_input in (False, True):
+        out, mean, var = torch.ops.pdecnn.global_training(*arguments, previous_is_input)
+        seen.append((out, *torch.ops.pdecnn.global_training_backward(h, mean, var, *arguments, previous_is_input)))
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+
+
 @needs_native
 def test_usual_sizes_do_not_go_operator_by_operator(monkeypatch):
     for name in ("_forward_default", "_backward_default"):

@@ -41,13 +41,14 @@ struct Solver {
   void (*backward)(const PDECNN_NS::BackwardCall&, const Scheme&, const PlaneIndex&, float*);
   int64_t forward_numbers, backward_numbers;
 
+  // Whether there is one whose scratch, and the planes below, stay in cache.
   static bool find(const Layer& layer, Solver& solver) {
     const auto& p = layer.problem;
-#define PDECNN_WIDTH(width)                                                                                               \
-  if (p.W == width) {                                                                                                     \
-    const int64_t plane = p.H * VectorRow<float, width>::kStride;                                                         \
+#define PDECNN_WIDTH(width)                                                                                            \
+  if (p.W == width) {                                                                                                  \
+    const int64_t plane = p.H * VectorRow<float, width>::kStride;                                                      \
     solver = {solve_plane<float, width>, solve_plane_back<float, width>, 9 * plane, backward_planes(layer.K) * plane}; \
-    return solver.backward_numbers * int64_t(sizeof(float)) <= kBackwardBytes;                                            \
+    return (solver.backward_numbers + (3 * p.maps + 2) * plane) * int64_t(sizeof(float)) <= kBackwardBytes;            \
   }
     PDECNN_FOR_WIDTHS(PDECNN_WIDTH)
 #undef PDECNN_WIDTH

@@ -70,7 +70,7 @@ class _Call:
         self.bias = None if bias is None else bias.contiguous()
         problem = _problem(self.h, self.weight, self.bias, self.gamma, self.beta, eps, act)
         D_x, D_y = D or (0.0, 0.0)
-        input_and_roles = (*_pointers(self.x), has_source, previous_is_input)
+        input_and_roles = (*_pointers(self.x), has_source, previous_is_input and x is not None)
         self.layer = (*problem, K, dt, dx, dy, D_x, D_y, *input_and_roles)
 
     def answer(self, q: Tensor) -> Tensor:
