@@ -97,7 +97,7 @@ def compare(pair: Pair, mode: str, batch: int, threads: int, rounds: int, max_se
         "mode": mode,
         "batch": batch,
         "threads": threads,
-        "memory_formats": formats,
+        **({"memory_formats": formats} if mode == "training" else {}),
         "baseline_seconds": baseline.to_dict(),
         "global_seconds": condensed.to_dict(),
         "ratio": condensed.speedup(baseline).to_dict(),

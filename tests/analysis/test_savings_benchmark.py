@@ -50,7 +50,7 @@ def test_results_are_merged_by_pair(savings, tmp_path, monkeypatch):
         assert m["baseline_seconds"]["p20"] <= m["baseline_seconds"]["median"] <= m["baseline_seconds"]["p80"]
     chosen = measurements[1]["memory_formats"]
     assert set(chosen.values()) <= {"contiguous_format", "channels_last"}
-    assert measurements[0]["memory_formats"] == dict.fromkeys(("baseline", "global"), "measured")
+    assert "memory_formats" not in measurements[0]  # inference has chosen for itself
     assert content["tiny"]["environment"]["torch"] == torch.__version__
     assert content["tiny"]["macs_ratio"]["exact"] == pytest.approx(3_298_000 / 3_940_000, rel=0.01)
 

@@ -235,7 +235,9 @@ def test_usual_sizes_do_not_go_operator_by_operator(monkeypatch):
     [
         ({"act": "silu"}, r"global_training: act must be one of 'identity', 'relu', 'relu6', got 'silu'"),
         ({"eps": [1e-5]}, r"expected 4 eps, got 1"),
-        ({"x": torch.ones(2, 3, 4, 4)}, r"expected x of shape \(2, 3, 4, 8\), got \(2, 3, 4, 4\)"),
+        ({"x": torch.ones(2, 3, 4, 4).double()}, r"float64 of shape \(2, 3, 4, 8\) on cpu, got .*\(2, 3, 4, 4\)"),
+        ({"x": torch.ones(2, 3, 4, 8)}, r"expected x like h, torch.float64 .*, got torch.float32"),
+        ({"dt": -1.0}, r"dt must be positive, got dt=-1.0"),
         ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(M, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
         (
             dict.fromkeys(("gamma", "beta"), torch.ones(2, 3)) | {"weight": torch.ones(2, 3, 3, 3), "bias": None},

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers import GlobalLayer, fused_training
@@ -98,7 +99,7 @@ OPTIONS = {
     "momentum": ({"norm_layer": partial(nn.BatchNorm2d, momentum=0.7)}, ["K", 1]),
     "first guess": ({"init": nn.Conv2d(5, 5, 1)}, ["K", 1]),
     "no source": ({"source": "none"}, ["K", 1]),
-    "residual source": ({"source": "residual"}, ["K", 1]),
+    "residual source": ({"source": "residual"}, [4, 1]),
     "source of each step": ({"source": "residual_each_step"}, [4, 1]),
     "the input is the first guess": ({"h_prev": "input"}, ["K", 1]),
     "spacings": ({"dt": 0.1, "dx": 1.5, "dy": 0.8}, ["K", 1]),
@@ -126,6 +127,37 @@ def test_the_layer_is_that_of_the_modules(name, calls, monkeypatch):
 def test_channels_last(calls, monkeypatch):
     assert_same(make(), sample(*SHAPE).to(memory_format=torch.channels_last), monkeypatch)
     assert calls == ["K"]  # the output norm is torch's
+
+
+def test_learned_numbers_keep_their_gradient(calls):
+    layer = make(diffusion=1.0)
+    layer.diffusion.x = nn.Parameter(torch.tensor(1.0))
+    layer(sample(*SHAPE)).square().sum().backward()
+    assert layer.diffusion.x.grad.abs() > 0
+    assert calls == [2, 1]
+
+
+def test_overridden_methods_are_called(calls):
+    class Still(GlobalLayer):
+        def solve(self, h, x, coefficients):
+            return h
+
+    layer = Still(SHAPE[1]).train()
+    x = sample(*SHAPE)
+    torch.testing.assert_close(layer(x), layer.act(layer.norm(x)))
+    assert "K" not in calls
+
+
+def test_a_source_that_works_in_place_comes_after_the_coefficients(monkeypatch):
+    class Halved(nn.Module):
+        def forward(self, x):
+            return x.mul_(0.5)
+
+    layer, x = make(source=Halved()), sample(*SHAPE)
+    with torch.no_grad():
+        mine = layer(x.clone())
+        monkeypatch.setattr(fused_training, "_can_run", lambda h: False)
+        torch.testing.assert_close(mine, layer(x.clone()), rtol=1e-4, atol=1e-4)
 
 
 def test_planes_of_another_width(calls, monkeypatch):
@@ -271,6 +303,13 @@ def test_compiling_and_tracing_see_the_modules(calls):
     torch.compiler.reset()  # its memory of how often the layer was compiled is limited, and shared with other tests
     assert calls == []
     torch.testing.assert_close(out, other(x), rtol=1e-4, atol=1e-4)
+
+
+def test_symbolic_tracing():
+    layer, x = make(norm_layer=partial(nn.BatchNorm2d, track_running_stats=False)), sample(*SHAPE)
+    traced = make_fx(layer, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)
+    for n in (3, 2):
+        torch.testing.assert_close(traced(x[:n]), layer(x[:n]), rtol=1e-4, atol=1e-4)
 
 
 def test_training_without_gradients_counts_too(calls):

@@ -24,15 +24,17 @@ _SIZES = ((3, 3), (5, 5))
 
 def can_solve(velocity: nn.Module, diffusion: nn.Module, h: Tensor, K: int) -> bool:
     """Whether `solve` covers these producers and planes of the size of those of `h`."""
-    if not (_can_run(h) and is_native("global_training") and _is_covered(velocity, h)):
+    H, W = h.shape[2:]
+    has_sizes = type(H) is int and type(W) is int  # and not symbols for them
+    if not (has_sizes and _can_run(h) and is_native("global_training") and _is_covered(velocity, h)):
         return False
     pair, maps = cast(LearnedPair, velocity), 2
-    if type(diffusion) is not NumberPair or not is_silent(diffusion):
+    if not _is_number_pair(diffusion):
         if not (_is_covered(diffusion, h) and _kind(pair) == _kind(cast(LearnedPair, diffusion))):
             return False
         maps = 4
     side = cast(nn.Conv2d, pair.op_x).kernel_size[0]
-    return covers_planes(h.shape[2], h.shape[3], maps, side, K)
+    return covers_planes(H, W, maps, side, K)
 
 
 def solve(velocity: nn.Module, diffusion: nn.Module, h: Tensor, x: Tensor, **options: Any) -> Tensor:
@@ -141,6 +143,12 @@ def _can_run(h: Tensor) -> bool:
         and torch._C._functorch.peek_interpreter_stack() is None
         and not any(hooks for hooks in _GLOBAL_HOOKS)
     )
+
+
+def _is_number_pair(pair: nn.Module) -> bool:
+    """Whether it is two fixed numbers: not tensors that may be learned."""
+    numbers = (float, int)
+    return type(pair) is NumberPair and type(pair.x) in numbers and type(pair.y) in numbers and is_silent(pair)
 
 
 def _is_covered(pair: nn.Module, h: Tensor) -> bool:

@@ -249,14 +249,11 @@ class GlobalLayer(nn.Module):
 
     @property
     def _is_basic(self) -> bool:
-        """Whether the coefficients go to the solver as they are, and the source is evaluated once."""
+        """Whether the solver gets coefficients as they are and as its source the input, if any; no subclass differs."""
         changed = self.flow_sign < 0 or self.velocity_bound or self.upwind or self.dilation > 1
-        return self.boundary == "periodic" and not (changed or self.source_each_step)
-
-    @property
-    def _source_is_input(self) -> bool:
-        """Whether there is no other source than the input, and no hook that could change it."""
-        return self.source is None or (type(self.source) is nn.Identity and fused_training.is_silent(self.source))
+        is_input = type(self.source) is nn.Identity and fused_training.is_silent(self.source)
+        own = type(self).solve is GlobalLayer.solve and type(self).coefficients is GlobalLayer.coefficients
+        return own and self.boundary == "periodic" and not changed and (self.source is None or is_input)
 
     def extra_repr(self) -> str:
         """The options that differ from the defaults, after channels, K and dt."""
@@ -276,18 +273,15 @@ class GlobalLayer(nn.Module):
 
     def _advance(self, h: Tensor, x: Tensor) -> Tensor:
         """`solve` with the coefficients of `h`; in training by one operator, where it covers the layer's options."""
-        previous_is_input = self.h_prev == "input" and x is not h
         if not (self._is_basic and fused_training.can_solve(self.velocity, self.diffusion, h, self.K)):
-            return self.solve(h, x, self.coefficients(h))
-        if previous_is_input and not self._source_is_input:
             return self.solve(h, x, self.coefficients(h))
         return fused_training.solve(
             self.velocity,
             self.diffusion,
             h,
-            (x if self.source is None else self.source(x)).to(h.dtype),
+            x.to(h.dtype) if x is not h else h,
             has_source=self.source is not None,
-            previous_is_input=previous_is_input,
+            previous_is_input=self.h_prev == "input",
             K=self.K,
             dt=self.dt,
             dx=self.dx,

@@ -149,9 +149,9 @@ struct RowSums {
   template <class States, class Gradients>
   RowSums(int64_t y, int64_t H, int64_t K, const States& h, const Gradients& gradient) {
     const int64_t here = y * R::kStride, up = (y + 1 < H ? y + 1 : 0) * R::kStride, down = (y > 0 ? y - 1 : H - 1) * R::kStride;
-    R newer = R::load(h(K) + here), state = R::load(h(K - 1) + here);
+    R next = R::load(h(K) + here), state = R::load(h(K - 1) + here);
     for (int64_t k = K - 1; k >= 0; --k) {
-      const R g = R::load(gradient(k + 1) + here), older = R::load(h(k - 1) + here), both = older + newer;
+      const R g = R::load(gradient(k + 1) + here), previous = R::load(h(k - 1) + here), both = previous + next;
       const R xp = state.next(), xm = state.previous(), yp = R::load(h(k) + up), ym = R::load(h(k) + down);
       G = G + g;
       Gh = Gh + g * state;
@@ -159,7 +159,7 @@ struct RowSums {
       A_y = A_y + g * (ym - yp);
       B_x = B_x + g * (xp + xm - both);
       B_y = B_y + g * (yp + ym - both);
-      newer = state, state = older;
+      next = state, state = previous;
     }
   }
 };
@@ -183,7 +183,8 @@ struct PlaneGradient {
 inline int64_t backward_planes(int64_t K) { return 8 + 3 + (K + 2) + (K + 1); }
 
 template <class T, int W>
-void solve_plane_back(const BackwardCall& call, const Scheme<arithmetic_t<T>>& q, const PlaneIndex& plane, arithmetic_t<T>* scratch) {
+void solve_plane_back(const BackwardCall& call, const Scheme<arithmetic_t<T>>& q, const PlaneIndex& plane,
+                      arithmetic_t<T>* scratch) {
   using A = arithmetic_t<T>;
   using R = VectorRow<A, W>;
   using C = ResidentRow<A, W, 8>;

@@ -9,7 +9,8 @@ namespace depthwise_norm {
 // What each task has summed: for each of its channels up to `many` numbers.
 class Partial {
  public:
-  Partial(const Tasks& tasks, int64_t many) : tasks_(tasks), arena_(size_t(tasks.count() * tasks.channels * many) * sizeof(double)) {}
+  Partial(const Tasks& tasks, int64_t many)
+      : tasks_(tasks), arena_(size_t(tasks.count() * tasks.channels * many) * sizeof(double)) {}
   bool ok() const { return arena_.ok(); }
   // The task's own, if all tasks keep `many` for each channel.
   double* of(const Task& t, int64_t many) const { return all() + t.index * tasks_.channels * many; }

@@ -109,7 +109,7 @@ def register(library: Library) -> None:
         ordered = _in_order(h, layout)
         grads = [_in_order(g, layout) for g in grads]
         weight, bias = (None if q is None else q.contiguous() for q in (weight, bias))
-        gamma, beta = gamma.contiguous(), beta.contiguous()
+        gamma, beta, mean, var = (q.contiguous() for q in (gamma, beta, mean, var))
         grad_h, grad_gamma, grad_beta = torch.empty_like(ordered), torch.empty_like(gamma), torch.empty_like(beta)
         grad_weight = h.new_empty(0) if weight is None else torch.empty_like(weight)
         problem = _problem(ordered, weight, bias, gamma, beta, eps, act)

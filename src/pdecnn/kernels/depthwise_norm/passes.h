@@ -185,10 +185,11 @@ PDECNN_INLINE void tap_row(const float* const (&grad)[M], const Frame& h, int64_
     for (int q = 0; q < K; ++q) settle<L>(part[m][q], sums[(m * K + p) * K + q]);
 }
 
-// The gradient of the state of channel c, plus the plane `more` if there is one, and, added to sums (M, K * K), of the taps.
+// The gradient of the state of channel c, which the first frame holds, and, added to sums (M, K * K), of the taps. To the
+// former the plane `more` is added if there is one; not where K is 1.
 template <class L, int K, int M, class S>
-void propagate_plane(const Problem& p, int64_t c, const S& stencils, const NormGradient& norm, const Memory& memory, const float* h,
-                     const float* const (&grad)[M], int64_t next, const float* more, float* to, double* sums) {
+void propagate_plane(const Problem& p, int64_t c, const S& stencils, const NormGradient& norm, const Memory& memory,
+                     const float* h, const float* const (&grad)[M], int64_t next, const float* more, float* to, double* sums) {
   constexpr int R = kRows<K>;
   const double numbers = double(p.N * p.plane());
   const int64_t rows = strip<L, K>(p.W);

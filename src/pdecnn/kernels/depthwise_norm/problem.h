@@ -80,7 +80,8 @@ class Memory {
  public:
   Memory(const Problem& p, int64_t channels, const Room& room)
       : p_(p), frame_(round_up(Frame::numbers(p.H, p.W, p.side / 2), 16)), stride_(p.interleaved ? p.plane() + 16 : p.plane()),
-        slot_(channels * stride_), slots_(room.frames * frame_), numbers_(round_up(slots_ + (p.interleaved ? room.slots * slot_ : 0), 16)),
+        slot_(channels * stride_), slots_(room.frames * frame_),
+        numbers_(round_up(slots_ + (p.interleaved ? room.slots * slot_ : 0), 16)),
         arena_(size_t(numbers_ + room.numbers) * sizeof(float)) {}
   bool ok() const { return arena_.ok(); }
   int64_t stride() const { return stride_; }  // from one plane to the next

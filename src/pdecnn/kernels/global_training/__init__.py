@@ -60,8 +60,14 @@ def global_training(
     if (4 if D is None else 2) != M:
         wanted = "4 stencils (u, v, D_x, D_y)" if D is None else "2 stencils (u, v) beside D"
         raise ValueError(f"global_training: expected {wanted}, got {M}.")
-    if x is not None and x.shape != h.shape:
-        raise ValueError(f"global_training: expected x of shape {tuple(h.shape)}, got {tuple(x.shape)}.")
+    if x is not None and (x.shape, x.dtype, x.device) != (h.shape, h.dtype, h.device):
+        kinds = (f"{q.dtype} of shape {tuple(q.shape)} on {q.device}" for q in (h, x))
+        raise ValueError(f"global_training: expected x like h, {next(kinds)}, got {next(kinds)}.")
+    for name, number in (("dt", dt), ("dx", dx), ("dy", dy)):
+        if not number > 0:
+            raise ValueError(f"global_training: {name} must be positive, got {name}={number}.")
+    if D is not None and not (len(D) == 2 and min(D) >= 0):
+        raise ValueError(f"global_training: expected D of two numbers that are not negative, got {D}.")
     if len(eps) != M:
         raise ValueError(f"global_training: expected {M} eps, got {len(eps)}.")
     if K < 1:

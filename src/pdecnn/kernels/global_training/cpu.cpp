@@ -105,8 +105,8 @@ class Planes {
     const Gradient none{map(nullptr), nullptr};
     auto to = [&](bool wanted, float* plane) { return all && wanted ? Gradient{map(plane), nullptr} : none; };
     auto of_map = [&](int m) { return m < M ? Gradient{map(grad[m % M]), nullptr} : none; };
-    solver.backward({problem(h, x, next), map(grad_out, next), to(true, grad_h), to(layer_.previous_is_input, both ? more_ : grad_x),
-                     of_map(0), of_map(1), of_map(2), of_map(3), to(layer_.has_source, is_other ? grad_x : more_)},
+    solver.backward({problem(h, x, next), map(grad_out, next), to(true, grad_h),
+                     to(layer_.previous_is_input, both ? more_ : grad_x), of_map(0), of_map(1), of_map(2), of_map(3), to(layer_.has_source, is_other ? grad_x : more_)},
                     q_, PlaneIndex{0, 0, 1, 0}, scratch_);
     if (!all || !layer_.has_source || (is_other && !both)) return;
     float* PDECNN_RESTRICT sum = is_other ? grad_x : grad_h;
@@ -207,10 +207,11 @@ Status backward(const BackwardCall& call, const Solver& solver) {
   status = depthwise_norm::run(p, tasks, {1 + M, 5, numbers}, [&](const Task& t, const Memory& memory) {
     double* sums = partial.of(t, M * K * K);
     for (int64_t i = 0; i < t.channels * M * K * K; ++i) sums[i] = 0;  // they held the sums of the pass before
-    each_plane_back<L, K, M>(call, solver, t, memory, true, [&](const Planes<M>& planes, int64_t c, const float* h, float* grad_h) {
+    auto propagate = [&](const Planes<M>& planes, int64_t c, const float* h, float* grad_h) {
       depthwise_norm::propagate_plane<L, K, M>(p, t.c + c, planes.values(), norm, memory, h, planes.grad, 0, planes.grad_h, grad_h,
                                                sums + c * M * K * K);
-    });
+    };
+    each_plane_back<L, K, M>(call, solver, t, memory, true, propagate);
   });
   if (status == kOk) partial.tap_gradient<K, M>(p, call.grad_weight);
   return status;

@@ -124,7 +124,7 @@ def register(library: Library) -> None:
         if unused or not _covered(h, weight, K, x, bias, gamma, beta, grad):
             return _backward_default(grad, mean, var, h, x, weight, bias, gamma, beta, eps, act, D, K, *others)
         call = _Call(h, x, weight, bias, gamma, beta, eps, act, D, K, *others)
-        grad = _in_order(grad, _layout(h))
+        grad, mean, var = _in_order(grad, _layout(h)), mean.contiguous(), var.contiguous()
         grad_h, grad_x = torch.empty_like(call.h), None if x is None else torch.empty_like(call.h)
         grad_weight, grad_gamma, grad_beta = (torch.empty_like(q) for q in (call.weight, call.gamma, call.beta))
         addresses = _pointers(grad, mean, var, grad_h, grad_x, grad_weight, grad_gamma, grad_beta)
