@@ -37,19 +37,21 @@ def test_candidates_are_interleaved_and_the_order_is_reversed_every_other_round(
     assert "".join(order) == "aabb" + "abbaabba"  # warm-up and calibration, then the rounds
 
 
-def test_each_sample_is_preceded_by_calls_that_are_not_timed():
+def test_each_sample_is_preceded_by_calls_that_are_not_timed(monkeypatch):
     order: list[str] = []
+    clock = [0.0]
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: clock[0])
 
     def named(name):
         def call():  # the first call after the other candidate is slow, as with cold caches
-            time.sleep(0.03 if order and order[-1] != name else 0.003)
+            clock[0] += 0.03 if order and order[-1] != name else 0.003
             order.append(name)
 
         return call
 
     timings = measure({"a": named("a"), "b": named("b")}, rounds=4, warmup=1, min_seconds=1e-3, settle_seconds=6e-3)
-    assert max(timings["a"].samples + timings["b"].samples) < 0.03
-    assert order.count("a") == order.count("b") >= 2 + 4 * 2
+    assert timings["a"].samples + timings["b"].samples == pytest.approx([0.003] * 8)
+    assert order.count("a") == order.count("b") == 2 + 4 * 3  # two of six milliseconds to settle, one that is timed
 
 
 def test_short_calls_are_repeated_within_a_sample():

@@ -146,6 +146,10 @@ def test_overridden_methods_are_called(calls):
     x = sample(*SHAPE)
     torch.testing.assert_close(layer(x), layer.act(layer.norm(x)))
     assert "K" not in calls
+    layer = make()
+    layer.coefficients = lambda h: (0.0, 0.0, 0.0, 0.0)  # on the instance
+    layer(x)
+    assert "K" not in calls
 
 
 def test_a_source_that_works_in_place_comes_after_the_coefficients(monkeypatch):

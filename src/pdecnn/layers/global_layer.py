@@ -249,10 +249,11 @@ class GlobalLayer(nn.Module):
 
     @property
     def _is_basic(self) -> bool:
-        """Whether the solver gets coefficients as they are and as its source the input, if any; no subclass differs."""
+        """Whether the solver gets coefficients as they are and as its source the input, if any; none is overridden."""
         changed = self.flow_sign < 0 or self.velocity_bound or self.upwind or self.dilation > 1
         is_input = type(self.source) is nn.Identity and fused_training.is_silent(self.source)
-        own = type(self).solve is GlobalLayer.solve and type(self).coefficients is GlobalLayer.coefficients
+        methods = ((self.solve, GlobalLayer.solve), (self.coefficients, GlobalLayer.coefficients))
+        own = all(getattr(mine, "__func__", None) is ours for mine, ours in methods)
         return own and self.boundary == "periodic" and not changed and (self.source is None or is_input)
 
     def extra_repr(self) -> str:
