@@ -72,7 +72,7 @@ def training(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:
 def candidates(name: str, mode: str, x: torch.Tensor) -> dict[str, Callable[[], object]]:
     """What is timed for one network, by memory format; inference has chosen its own."""
     if mode == "inference":
-        return {"measured": inference(timm.create_model(name).eval(), x)}
+        return {"chosen": inference(timm.create_model(name).eval(), x)}
     steps = {}
     for memory_format in (torch.contiguous_format, torch.channels_last):
         net = timm.create_model(name).to(memory_format=memory_format)  # type: ignore[call-overload]

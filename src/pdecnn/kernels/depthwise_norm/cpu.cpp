@@ -35,24 +35,11 @@ Status backward(const BackwardCall& call) {
   return status;
 }
 
-// Calls f with the widest vector that a row fills, the side of the stencils and their number.
-template <int Value>
-struct Constant {
-  static constexpr int value = Value;
-};
+// The stencils, or the map that is h itself.
 template <class F>
 Status by_shape(const Problem& p, const F& f) {
-  constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
-  auto by_width = [&](auto side, auto maps) {
-    if (p.W * int64_t(sizeof(float)) <= narrow_bytes) return f(Lanes<float, narrow_bytes>{}, side, maps);
-    return f(Lanes<float, kVectorBytes>{}, side, maps);
-  };
-  if (p.side == 1 && p.maps == 1 && p.H == 1) return by_width(Constant<1>{}, Constant<1>{});
-  if (p.side == 3 && p.maps == 2) return by_width(Constant<3>{}, Constant<2>{});
-  if (p.side == 3 && p.maps == 4) return by_width(Constant<3>{}, Constant<4>{});
-  if (p.side == 5 && p.maps == 2) return by_width(Constant<5>{}, Constant<2>{});
-  if (p.side == 5 && p.maps == 4) return by_width(Constant<5>{}, Constant<4>{});
-  return kBadArgument;
+  if (p.side == 1 && p.maps == 1 && p.H == 1) return by_width(p, Constant<1>{}, Constant<1>{}, f);
+  return by_stencils(p, f);
 }
 
 }  // namespace depthwise_norm

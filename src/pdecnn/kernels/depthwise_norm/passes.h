@@ -261,5 +261,25 @@ void propagate(const BackwardCall& call, const Task& t, const Memory& memory, do
   }
 }
 
+// Calls f with the widest vector that a row fills, the side of the stencils and their number.
+template <int Value>
+struct Constant {
+  static constexpr int value = Value;
+};
+template <class F, class Side, class Maps>
+Status by_width(const Problem& p, Side side, Maps maps, const F& f) {
+  constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
+  if (p.W * int64_t(sizeof(float)) <= narrow_bytes) return f(Lanes<float, narrow_bytes>{}, side, maps);
+  return f(Lanes<float, kVectorBytes>{}, side, maps);
+}
+template <class F>
+Status by_stencils(const Problem& p, const F& f) {
+  if (p.side == 3 && p.maps == 2) return by_width(p, Constant<3>{}, Constant<2>{}, f);
+  if (p.side == 3 && p.maps == 4) return by_width(p, Constant<3>{}, Constant<4>{}, f);
+  if (p.side == 5 && p.maps == 2) return by_width(p, Constant<5>{}, Constant<2>{}, f);
+  if (p.side == 5 && p.maps == 4) return by_width(p, Constant<5>{}, Constant<4>{}, f);
+  return kBadArgument;
+}
+
 }  // namespace depthwise_norm
 }  // namespace PDECNN_NS

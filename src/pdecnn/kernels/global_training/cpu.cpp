@@ -218,25 +218,11 @@ Status backward(const BackwardCall& call, const Solver& solver) {
 }
 
 // Calls f with the solver, a vector that a row fills, the side of the stencils and their number.
-template <int Value>
-struct Constant {
-  static constexpr int value = Value;
-};
 template <class F>
 Status by_shape(const Layer& layer, const F& f) {
-  constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
-  const auto& p = layer.problem;
   Solver solver;
   if (!Solver::find(layer, solver)) return kBadArgument;
-  auto by_width = [&](auto side, auto maps) {
-    if (p.W * int64_t(sizeof(float)) <= narrow_bytes) return f(solver, Lanes<float, narrow_bytes>{}, side, maps);
-    return f(solver, Lanes<float, kVectorBytes>{}, side, maps);
-  };
-  if (p.side == 3 && p.maps == 2) return by_width(Constant<3>{}, Constant<2>{});
-  if (p.side == 3 && p.maps == 4) return by_width(Constant<3>{}, Constant<4>{});
-  if (p.side == 5 && p.maps == 2) return by_width(Constant<5>{}, Constant<2>{});
-  if (p.side == 5 && p.maps == 4) return by_width(Constant<5>{}, Constant<4>{});
-  return kBadArgument;
+  return depthwise_norm::by_stencils(layer.problem, [&](auto lanes, auto side, auto maps) { return f(solver, lanes, side, maps); });
 }
 
 }  // namespace global_training

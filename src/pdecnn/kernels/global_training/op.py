@@ -6,7 +6,7 @@ both plane by plane, so that the coefficients are neither written nor saved.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,67 +32,58 @@ Result = tuple[Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _forward_default(
-    h: Tensor,
-    x: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: Sequence[float],
-    act: str,
-    D: Sequence[float],
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    has_source: bool,
-    previous_is_input: bool,
-) -> Result:
-    maps, mean, var = torch.ops.pdecnn.depthwise_norm(h, weight, bias, gamma, beta, eps, act)
-    h_prev, f = _roles(h, x, has_source, previous_is_input)
-    coefficients = (*maps, *(h.new_tensor(d) for d in D))
-    out = torch.ops.pdecnn.advection_diffusion(h, h_prev, *coefficients, f, K, dt, dx, dy, "periodic")
-    return out, mean, var
+class Arguments(NamedTuple):
+    """The operator's arguments, in the order of its schema."""
+
+    h: Tensor
+    x: Tensor | None
+    weight: Tensor
+    bias: Tensor | None
+    gamma: Tensor
+    beta: Tensor
+    eps: Sequence[float]
+    act: str
+    D: Sequence[float]
+    K: int
+    dt: float
+    dx: float
+    dy: float
+    has_source: bool
+    previous_is_input: bool
+
+    def maps(self) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The learned coefficients, and mean and variance of what their norms got."""
+        return torch.ops.pdecnn.depthwise_norm(self.h, *self.stencils)  # type: ignore[no-any-return]
+
+    @property
+    def stencils(self) -> tuple[Any, ...]:
+        """What `depthwise_norm` takes after the state."""
+        return self[2:8]
+
+    def problem(self, maps: Sequence[Tensor]) -> tuple[Any, ...]:
+        """What `advection_diffusion` takes, with these learned coefficients."""
+        h_prev = self.x if self.previous_is_input else None
+        f = None if not self.has_source else self.h if self.x is None else self.x
+        constants = (self.h.new_tensor(d) for d in self.D)
+        return self.h, h_prev, *maps, *constants, f, self.K, self.dt, self.dx, self.dy, "periodic"
 
 
-def _roles(
-    h: Tensor, x: Tensor | None, has_source: bool, previous_is_input: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """The state before the first, None for `h`, and the source, None if there is none."""
-    return (x if previous_is_input else None), (None if not has_source else h if x is None else x)
+def _forward_default(*arguments: Any) -> Result:
+    call = Arguments(*arguments)
+    maps, mean, var = call.maps()
+    return torch.ops.pdecnn.advection_diffusion(*call.problem(maps)), mean, var
 
 
-def _backward_default(
-    grad: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    h: Tensor,
-    x: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: Sequence[float],
-    act: str,
-    D: Sequence[float],
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    has_source: bool,
-    previous_is_input: bool,
-) -> Gradients:
-    parameters = (weight, bias, gamma, beta, eps, act)
-    maps, _, _ = torch.ops.pdecnn.depthwise_norm(h, *parameters)
-    h_prev, f = _roles(h, x, has_source, previous_is_input)
-    coefficients = (*maps, *(h.new_tensor(d) for d in D))
+def _backward_default(grad: Tensor, mean: Tensor, var: Tensor, *arguments: Any) -> Gradients:
+    call = Arguments(*arguments)
+    h, x = call.h, call.x
+    maps, _, _ = call.maps()
+    problem = call.problem(maps)
+    _, h_prev, *_, f, _, _, _, _, _ = problem
     needs = [True, h_prev is not None, True, True, len(maps) > 2, len(maps) > 2, f is not None]
-    to_h, to_previous, *to_maps, to_f = torch.ops.pdecnn.advection_diffusion_backward(
-        grad, h, h_prev, *coefficients, f, K, dt, dx, dy, "periodic", needs
-    )
+    to_h, to_previous, *to_maps, to_f = torch.ops.pdecnn.advection_diffusion_backward(grad, *problem, needs)
     through, grad_weight, grad_gamma, grad_beta = torch.ops.pdecnn.depthwise_norm_backward(
-        to_maps[: len(maps)], mean, var, h, *parameters
+        to_maps[: len(maps)], mean, var, h, *call.stencils
     )
     to_x = torch.empty_like(h).zero_()
     if h_prev is not None:
@@ -158,40 +149,14 @@ torch.library.register_autograd("pdecnn::global_training_backward", _no_double_b
 
 
 @register_flop_formula(torch.ops.pdecnn.global_training)
-def _forward_flops(
-    h: Sequence[int],
-    x: Any,
-    weight: Sequence[int],
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    eps: Any,
-    act: Any,
-    D: Any,
-    K: int,
-    *_: Any,
-    **__: Any,
-) -> int:
-    return 2 * (norm._macs(h, weight) + solver.macs(h, K, learned_diffusion=weight[0] > 2))
+def _forward_flops(*shapes: Any, **_: Any) -> int:
+    call: Any = Arguments(*shapes)  # shapes in place of tensors
+    solving = solver.macs(call.h, call.K, learned_diffusion=call.weight[0] > 2)
+    return 2 * (norm._macs(call.h, call.weight) + solving)
 
 
 @register_flop_formula(torch.ops.pdecnn.global_training_backward)
-def _backward_flops(
-    grad: Any,
-    mean: Any,
-    var: Any,
-    h: Sequence[int],
-    x: Any,
-    weight: Sequence[int],
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    eps: Any,
-    act: Any,
-    D: Any,
-    K: int,
-    *_: Any,
-    **__: Any,
-) -> int:
-    adjoint = solver._backward_flops(grad, h, None, None, None, None, None, None, K)
-    return 4 * norm._macs(h, weight) + adjoint
+def _backward_flops(grad: Any, mean: Any, var: Any, *shapes: Any, **_: Any) -> int:
+    call: Any = Arguments(*shapes)
+    adjoint = solver._backward_flops(grad, call.h, None, None, None, None, None, None, call.K)
+    return 4 * norm._macs(call.h, call.weight) + adjoint
