@@ -114,6 +114,38 @@ def test_outputs_that_are_used_twice_are_not_folded(way):
     assert count(fast, nn.BatchNorm2d) == 1
 
 
+@pytest.mark.parametrize("name", ["cifar_resnet32", "cifar_resnet32_global", "cifar_wrn40_4_global"])
+def test_activations_overwrite_what_nobody_else_reads(name):
+    model = trained(timm.create_model(name))
+    fast = check(model, sample(2, 3, 32, 32), memory_format=PLAIN)
+    acts = [m for m in fast.modules() if isinstance(m, nn.ReLU)]
+    assert acts
+    assert all(m.inplace for m in acts)
+    assert not any(m.inplace for m in model.modules() if isinstance(m, nn.ReLU))
+
+
+class Shortcut(nn.Module):
+    """The activation's input is read again after it, or is the input of the model."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first, self.act = first, nn.ReLU()
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.act(y) + y
+
+
+@pytest.mark.parametrize("first", [nn.Conv2d(3, 3, 1), nn.Identity()])
+def test_what_is_read_again_is_not_overwritten(first):
+    x = sample(2, 3, 8, 8)
+    before = x.clone()
+    fast = check(Shortcut(first), x, memory_format=PLAIN)
+    assert not fast.act.inplace
+    fast(x)
+    assert torch.equal(x, before)
+
+
 class TwoOutputs(nn.Module):
     def __init__(self):
         super().__init__()

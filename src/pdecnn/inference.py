@@ -13,6 +13,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils._pytree import tree_leaves
 
 from pdecnn.analysis.latency import measure
+from pdecnn.analysis.reads import last_readers
 from pdecnn.layers.fused_global import FusedGlobalLayer
 from pdecnn.layers.global_layer import GlobalLayer
 
@@ -25,9 +26,10 @@ def optimize_for_inference(
 ) -> nn.Module:
     """Returns a copy of `model` for inference with the same outputs; the model itself is left as it is.
 
-    Global layers become one kernel each, batch norms that directly follow a convolution are folded into it, and the
-    weights are laid out in the faster of the two memory formats, by measurement. Outputs before and after are compared:
-    what changes them by more than 1e-4 of the largest one is not done.
+    Global layers become one kernel each, batch norms that directly follow a convolution are folded into it, activations
+    overwrite an input that nothing else reads, and the weights are laid out in the faster of the two memory formats, by
+    measurement. Outputs before and after are compared: what changes them by more than 1e-4 of the largest one is not
+    done.
 
     Args:
         model: Any model; plain CNNs, ours and condensed ones.
@@ -48,6 +50,7 @@ def optimize_for_inference(
         expected = _tensors(original(x))
         fast = _kept_if_equal(original, _fuse_global_layers, x, expected)
         fast = _kept_if_equal(fast, lambda m: _fold_batch_norms(m, x), x, expected)
+        fast = _kept_if_equal(fast, lambda m: _activate_in_place(m, x), x, expected)
         return fast.eval().to(memory_format=memory_format or _faster_format(fast, x))
 
 
@@ -132,6 +135,13 @@ def _fold(conv: Any, norm: Any) -> None:
         conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     )
     conv.requires_grad_(False)
+
+
+def _activate_in_place(model: nn.Module, x: Tensor) -> None:
+    """Lets activations overwrite an input that nothing reads after them: a map less to allocate for each."""
+    candidates = {module for module in model.modules() if getattr(module, "inplace", None) is False}
+    for module in last_readers(model, x, candidates):
+        setattr(module, "inplace", True)  # noqa: B010 (mypy takes a module's attributes for modules)
 
 
 def _faster_format(model: nn.Module, x: Tensor) -> torch.memory_format:

@@ -32,6 +32,7 @@ def check_solver(dtypes):
     for boundary, layout in product(BOUNDARIES, LAYOUTS[:2]):
         compare(fields((1, 2, 40, 9), torch.float32, [layout] * 7), K=2, boundary=boundary)
         compare(fields((0, 2, 4, 8), torch.float32, [layout] * 7), K=2, boundary=boundary)
+    compare(fields((6, 25, 2, 8), torch.float32, ["channels_last"] * 7), K=2)
     inputs = fields((2, 20, 5, 14), torch.float32, ["channels_last"] * 7)
     inputs[1] = inputs[6] = None
     compare(inputs)

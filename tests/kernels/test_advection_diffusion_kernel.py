@@ -63,6 +63,13 @@ def test_the_ring_of_kept_rows_wraps(H, K, W, C):
         compare(fields((1, C, H, W), torch.float32, ("channels_last",) * 7, seed=H), K=K, boundary=boundary)
 
 
+@pytest.mark.parametrize("width", [7, 16])
+@pytest.mark.parametrize("N, C", [(1, 7), (1, 16), (3, 21), (8, 16), (6, 24), (7, 21)])
+def test_channels_are_taken_in_blocks_of_8_or_16(N, C, width):
+    """Eight where there are few planes, sixteen from 128 on, and what is left over."""
+    compare(fields((N, C, 3, width), torch.float32, ("channels_last",) * 7), K=2)
+
+
 @BY_BOUNDARY
 @pytest.mark.parametrize("K", [1, 2, 5, 40])
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (2, 2), (1, 11), (11, 1), (3, 3)])

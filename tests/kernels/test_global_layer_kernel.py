@@ -74,6 +74,16 @@ def test_the_operator_is_its_parts(shape, side, maps, layouts, options):
     assert all(torch.equal(q, copy) for q, copy in zip(given_arguments, before, strict=False))
 
 
+@pytest.mark.parametrize("layouts", [("channels_last",) * 2, ("channels_last", "contiguous")])
+@pytest.mark.parametrize("N, C", [(1, 7), (1, 16), (3, 21), (8, 16), (6, 24), (7, 21)])
+def test_channels_are_taken_in_blocks_of_8_or_16(N, C, layouts):
+    """Eight where there are few planes, sixteen from 128 on, and what is left over."""
+    for width in (5, 8, 14, 32):
+        given_arguments = arguments((N, C, 4, width), layouts=layouts, previous_is_input=True)
+        exact = [q.double() if isinstance(q, torch.Tensor) else q for q in given_arguments]
+        torch.testing.assert_close(OP(*given_arguments).double(), _default(*exact), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_opcheck(layout):
     given_arguments = arguments((2, 3, 4, 8), layouts=(layout, "contiguous"))

@@ -1,4 +1,4 @@
-// Maps in channels_last: 16 channels of a sample are turned into planes in cache, solved there, and turned back.
+// Maps in channels_last: 16 or 8 channels of a sample are turned into planes in cache, solved there, and turned back.
 #pragma once
 
 #include "resident.h"
@@ -14,7 +14,7 @@ class PlanarBlock {
   PlanarBlock(int64_t n, int64_t c, int64_t channels, int64_t H, int64_t W, T* scratch)
       : n_(n), c_(c), channels_(channels), H_(H), W_(W), plane_(plane(H, W)), next_(scratch) {}
   static int64_t plane(int64_t H, int64_t W) { return round_up(H * W, 16) + 16; }
-  static int64_t numbers(int64_t maps, int64_t H, int64_t W) { return maps * kBlock * plane(H, W); }
+  static int64_t numbers(int64_t maps, int64_t channels, int64_t H, int64_t W) { return maps * channels * plane(H, W); }
 
   int64_t first_channel() const { return c_; }
 
@@ -31,7 +31,7 @@ class PlanarBlock {
   Map write(const Map& m) {
     if (m.data == nullptr || has_rows(m)) return m.data == nullptr ? m : Map{at(m), 0, m.sc, m.sy, m.sx};
     const Map to{next_, 0, plane_, W_, 1};
-    next_ += kBlock * plane_;
+    next_ += channels_ * plane_;
     return to;
   }
   void take(const Map& from, const Map& m) const {
@@ -51,12 +51,14 @@ class PlanarBlock {
   T* next_;
 };
 
-// Runs `solve(block, first, channels, scratch)` over blocks of 16 channels; `bytes` of scratch follow the block's planes.
+// Runs `solve(block, channels, scratch)` over blocks of 16 channels, or of 8 where there would be too few of them for the
+// threads of a usual machine (by the shape alone); `bytes` of scratch follow the block's planes.
 template <class T, class Solve>
 Status for_each_block(const Problem& p, int64_t maps, int64_t bytes, const Solve& solve) {
-  const int64_t blocks = (p.C + kBlock - 1) / kBlock, planes = round_up(PlanarBlock<T>::numbers(maps, p.H, p.W) * sizeof(T), 64);
+  const int64_t most = p.N * p.C < 8 * kBlock ? kHalfBlock : kBlock, blocks = (p.C + most - 1) / most;
+  const int64_t planes = round_up(PlanarBlock<T>::numbers(maps, most, p.H, p.W) * sizeof(T), 64);
   int32_t failed = 0;
-  const int64_t grain = max<int64_t>(1, 32768 / (kBlock * p.H * p.W * p.K));
+  const int64_t grain = max<int64_t>(1, 32768 / (most * p.H * p.W * p.K));
   const Status status = parallel_for(p.N * blocks, grain, [&](int64_t begin, int64_t end) {
     const Arena arena(size_t(planes + bytes));
     if (!arena.ok()) {
@@ -64,7 +66,7 @@ Status for_each_block(const Problem& p, int64_t maps, int64_t bytes, const Solve
       return;
     }
     for (; begin < end; ++begin) {
-      const int64_t c = begin % blocks * kBlock, channels = min(kBlock, p.C - c);
+      const int64_t c = begin % blocks * most, channels = min(most, p.C - c);
       PlanarBlock<T> block(begin / blocks, c, channels, p.H, p.W, reinterpret_cast<T*>(arena.data()));
       solve(block, channels, arena.data() + planes);
     }
