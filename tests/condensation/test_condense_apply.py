@@ -175,6 +175,23 @@ def test_blocks_with_two_names_go_under_both():
     assert isinstance(small.d, GlobalLayer)
 
 
+def test_blocks_that_are_called_under_their_second_name():
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Residual(16, 16, 1, False, True) for _ in range(4))
+            self.body = nn.Sequential(*self.blocks)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x)
+
+    small, report = pdecnn.condense(Called(), torch.randn(1, 16, 9, 9))
+    assert (report.after.params, report.after.exact) == (report.plan.after.params, report.plan.after.macs)
+    assert report.after.exact < report.before.exact
+    assert small.body[-1] is small.blocks[-1]
+    assert isinstance(small.body[-1], GlobalLayer)
+
+
 class DenseLayer(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

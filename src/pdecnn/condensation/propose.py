@@ -23,10 +23,13 @@ def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]
     """The cost of each module named, and of the model as `""`, for one image of the batch."""
     report = profile(model, inputs)
     batch = batch_of(inputs)
+    names: dict[nn.Module, list[str]] = {}  # a report has a module's parameters and its work under any of its names
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
     costs = {}
     for path in ("", *paths):
-        total = report.subtree(path)
-        costs[path] = Cost(total.params, total.exact // batch)
+        parts = [report.subtree(name) for name in names[model.get_submodule(path)]]
+        costs[path] = Cost(sum(part.params for part in parts), sum(part.exact for part in parts) // batch)
     return costs
 
 
