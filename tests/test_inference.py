@@ -1,6 +1,8 @@
 """A model made ready to serve gives the same outputs, is really changed, and the model itself is not."""
 
 import copy
+import dataclasses
+from itertools import product
 
 import pytest
 import timm
@@ -143,6 +145,104 @@ def test_what_is_read_again_is_not_overwritten(first):
     fast = check(Shortcut(first), x, memory_format=PLAIN)
     assert not fast.act.inplace
     fast(x)
+    assert torch.equal(x, before)
+
+
+class Repeated(nn.Module):
+    """Lines that make a copy for one layout, dtype or batch and none for another, or that do not bear a change."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.conv, self.norm, self.act = way, nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU()
+        if way == "parametrized":
+            nn.utils.parametrizations.weight_norm(self.conv)
+
+    def forward(self, x):
+        if self.way == "input in another layout":
+            return self.act(x.contiguous(memory_format=torch.channels_last)).sum((1, 2, 3))
+        if self.way == "input in another dtype":
+            return self.act(x.float()).sum((1, 2, 3))
+        if self.way == "under vmap":
+            return torch.vmap(lambda q: self.act(self.conv(q)))(x)
+        if self.way == "inference mode inside":
+            with torch.inference_mode():
+                y = self.conv(x)
+            return self.act(y)
+        y = self.norm(self.conv(x))
+        if self.way == "layout":
+            return y + self.act(y.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
+        if self.way == "batch":
+            return self.act(y.transpose(0, 1).reshape(4, -1)).sum() + y
+        return self.act(y)
+
+
+WAYS = ["input in another layout", "layout", "batch", "under vmap", "inference mode inside", "parametrized"]
+
+
+@pytest.mark.parametrize("made_with", [PLAIN, torch.channels_last])
+@pytest.mark.parametrize("way", WAYS)
+def test_other_layouts_and_batches_than_the_example(way, made_with):
+    torch.manual_seed(0)
+    model = trained(Repeated(way))
+    for example in (sample(2, 3, 4, 4), sample(1, 3, 4, 4)):
+        fast = pdecnn.optimize_for_inference(model, example, memory_format=made_with)
+        for batch, form in product((1, 2, 5), (PLAIN, torch.channels_last)):
+            x = sample(batch, 3, 4, 4, seed=1).contiguous(memory_format=form)
+            before = x.clone()
+            with torch.no_grad():
+                torch.testing.assert_close(fast(x), model(before), rtol=1e-4, atol=1e-5)
+            assert torch.equal(x, before)
+
+
+def test_an_input_of_another_dtype_than_the_example():
+    x = sample(2, 3, 4, 4)
+    before = x.clone()
+    fast = pdecnn.optimize_for_inference(Repeated("input in another dtype"), x.double(), memory_format=PLAIN)
+    fast(x)
+    assert torch.equal(x, before)
+
+
+@dataclasses.dataclass
+class Pair:
+    activated: torch.Tensor
+    positive: torch.Tensor
+
+
+class Both(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.conv, self.act = kind, nn.Conv2d(3, 4, 1), nn.ReLU()
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.kind(self.act(y), y > 0)
+
+
+def test_outputs_in_dataclasses_and_of_bools_are_compared():
+    model, other = Both(Pair), sample(2, 3, 4, 4, seed=1)
+    fast = pdecnn.optimize_for_inference(model, sample(2, 3, 4, 4), memory_format=PLAIN)
+    with torch.no_grad():
+        out, expected = fast(other), model(other)
+    assert torch.equal(out.activated, expected.activated)
+    assert torch.equal(out.positive, expected.positive)
+
+
+def test_outputs_that_cannot_be_compared_are_refused():
+    with pytest.raises(ValueError, match="gives no tensor to compare"):
+        pdecnn.optimize_for_inference(Both(lambda a, b: object()), sample(1, 3, 4, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")  # deprecated, but people have such models
+def test_scripted_parts_are_refused():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), torch.jit.script(nn.ReLU()))
+    with pytest.raises(ValueError, match="Script the copy instead"):
+        pdecnn.optimize_for_inference(model, sample(1, 3, 4, 4))
+
+
+def test_the_example_is_as_before():
+    x = sample(2, 3, 4, 4)
+    before = x.clone()
+    pdecnn.optimize_for_inference(nn.Sequential(nn.SiLU(inplace=True), nn.Conv2d(3, 4, 1), nn.ReLU()), x)
     assert torch.equal(x, before)
 
 

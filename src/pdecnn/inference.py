@@ -1,8 +1,9 @@
 """A copy of a trained model that is ready to serve."""
 
 import copy
+import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torch.utils._pytree import tree_leaves
+from torch.nn.utils.parametrize import is_parametrized
 
 from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
@@ -27,9 +28,9 @@ def optimize_for_inference(
     """Returns a copy of `model` for inference with the same outputs; the model itself is left as it is.
 
     Global layers become one kernel each, batch norms that directly follow a convolution are folded into it, activations
-    overwrite an input that nothing else reads, and the weights are laid out in the faster of the two memory formats, by
-    measurement. Outputs before and after are compared: what changes them by more than 1e-4 of the largest one is not
-    done.
+    overwrite an input that nothing else uses, and the weights are laid out in the faster of the two memory formats, by
+    measurement. Outputs before and after are compared on the example: what changes them by more than 1e-4 of the
+    largest one, or fails, is not done. The copy is for inference and has no gradients.
 
     Args:
         model: Any model; plain CNNs, ours and condensed ones.
@@ -45,13 +46,21 @@ def optimize_for_inference(
         torch.Size([1, 10])
     """
     x = _example(model, example_inputs)
+    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        raise ValueError("optimize_for_inference: parts of the model are scripted or traced. Script the copy instead.")
     original = copy.deepcopy(model).eval().requires_grad_(False)
     with torch.no_grad():
-        expected = _tensors(original(x))
-        fast = _kept_if_equal(original, _fuse_global_layers, x, expected)
-        fast = _kept_if_equal(fast, lambda m: _fold_batch_norms(m, x), x, expected)
-        fast = _kept_if_equal(fast, lambda m: _activate_in_place(m, x), x, expected)
-        return fast.eval().to(memory_format=memory_format or _faster_format(fast, x))
+        expected = _tensors(original(x.clone()))
+        if not expected:
+            raise ValueError(
+                "optimize_for_inference: the model gives no tensor to compare. Let it return tensors, or lists, dicts "
+                "or dataclasses of them."
+            )
+        fast = original
+        for change in (_fuse_global_layers, _fold_batch_norms, _activate_in_place):
+            fast = _kept_if_equal(fast, change, x, expected)
+        form = memory_format or _faster_format(fast, x.clone())
+        return _kept_if_equal(fast, lambda m, _: m.to(memory_format=form), x, expected).eval()
 
 
 def _example(model: nn.Module, given: Tensor | None) -> Tensor:
@@ -78,7 +87,14 @@ def _example(model: nn.Module, given: Tensor | None) -> Tensor:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    return [q for q in tree_leaves(output) if isinstance(q, Tensor)]
+    """Every tensor in what a model gave."""
+    if isinstance(output, Tensor):
+        return [output]
+    if dataclasses.is_dataclass(output):
+        output = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    elif isinstance(output, Mapping):
+        output = list(output.values())
+    return [q for part in output for q in _tensors(part)] if isinstance(output, (list, tuple)) else []
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
@@ -86,7 +102,7 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, module)
 
 
-def _fuse_global_layers(model: nn.Module) -> None:
+def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
     for name, module in list(model.named_modules()):
         if isinstance(module, GlobalLayer) and module.is_plain and name:
             _replace(model, name, FusedGlobalLayer(module))
@@ -117,14 +133,14 @@ def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
     for module in model.modules():
         handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
     try:
-        model(x)
+        model(x.clone())
     finally:
         for handle in handles:
             handle.remove()
 
     names = {module: name for name, module in model.named_modules()}
     for norm, conv in follows.items():
-        once = calls[norm] == calls[conv] == readers[conv] == 1
+        once = calls[norm] == calls[conv] == readers[conv] == 1 and not is_parametrized(conv)
         if once and type(norm) in (nn.BatchNorm2d, BatchNormAct2d) and norm.running_mean is not None:
             _fold(conv, norm)
             _replace(model, names[norm], norm.act if isinstance(norm, BatchNormAct2d) else nn.Identity())
@@ -138,10 +154,10 @@ def _fold(conv: Any, norm: Any) -> None:
 
 
 def _activate_in_place(model: nn.Module, x: Tensor) -> None:
-    """Lets activations overwrite an input that nothing reads after them: a map less to allocate for each."""
-    candidates = {module for module in model.modules() if getattr(module, "inplace", None) is False}
-    for module in last_readers(model, x, candidates):
-        setattr(module, "inplace", True)  # noqa: B010 (mypy takes a module's attributes for modules)
+    """Lets activations overwrite an input that nothing uses after them: a map less to allocate for each."""
+    candidates = {module for module in model.modules() if vars(module).get("inplace") is False}
+    for module in last_readers(model, x.clone(), candidates):
+        vars(module)["inplace"] = True
 
 
 def _faster_format(model: nn.Module, x: Tensor) -> torch.memory_format:
@@ -153,15 +169,23 @@ def _faster_format(model: nn.Module, x: Tensor) -> torch.memory_format:
 
 
 def _kept_if_equal(
-    model: nn.Module, change: Callable[[nn.Module], None], x: Tensor, expected: list[Tensor]
+    model: nn.Module, change: Callable[[nn.Module, Tensor], object], x: Tensor, expected: list[Tensor]
 ) -> nn.Module:
+    """The model after a change, or as it was if its outputs are then others or it does not run."""
     changed = copy.deepcopy(model)
-    change(changed)
-    pairs = zip(_tensors(changed(x)), expected, strict=True)
-    return changed if all(_is_equal(q, q_expected) for q, q_expected in pairs) else model
+    try:
+        change(changed, x)
+        found = _tensors(changed(x.clone()))
+    except Exception:  # any model may come here, and it works as it is
+        return model
+    same = len(found) == len(expected) and all(map(_is_equal, found, expected))
+    return changed if same else model
 
 
 def _is_equal(q: Tensor, expected: Tensor) -> bool:
-    if expected.numel() == 0:
-        return q.shape == expected.shape
+    if q.shape != expected.shape or q.dtype != expected.dtype:
+        return False
+    if expected.numel() == 0 or not (expected.is_floating_point() or expected.is_complex()):
+        return torch.equal(q, expected)
+    q, expected = q.to_dense(), expected.to_dense()
     return bool((q - expected).abs().max() <= TOLERANCE * expected.abs().max().clamp_min(1e-12))

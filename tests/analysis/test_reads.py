@@ -8,6 +8,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pdecnn.analysis.reads import last_readers
 
 
+class Output:
+    """No list, dict or dataclass: nobody can look into it."""
+
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+
 class Around(nn.Module):
     """An activation whose input is also used in one of several ways."""
 
@@ -48,6 +55,15 @@ class Around(nn.Module):
                 return self.act(y[:1, :1].expand(2, 3, 4, 4))
             case "again":
                 return self.act(y).mean() + self.act(x)
+            case "copy that may be none":
+                return self.act(y.permute(0, 2, 3, 1).contiguous()).sum()
+            case "part":
+                return self.act(y.chunk(3, 1)[0])
+            case "kept by the model":
+                self.kept = y
+                return self.act(y)
+            case "output of a kind of its own":
+                return Output(self.act(y), y)
             case "none":
                 return y
 
@@ -58,13 +74,23 @@ def test_the_last_reader_is_found(way):
     assert last_readers(model, torch.randn(2, 3, 4, 4), {model.act}) == {model.act}
 
 
-OTHERS = ["after", "view after", "output", "view in the output", "input", "view of the input", "buffer", "constant"]
+AFTER = ["after", "view after", "output", "view in the output", "kept by the model", "output of a kind of its own"]
+NOT_MADE = ["input", "view of the input", "buffer", "constant", "expanded", "copy that may be none", "part"]
 
 
-@pytest.mark.parametrize("way", [*OTHERS, "expanded", "again", "none"])
+@pytest.mark.parametrize("way", [*AFTER, *NOT_MADE, "again", "none"])
 def test_who_is_not_the_last_reader(way):
     model = Around(way)
     assert last_readers(model, torch.randn(2, 3, 4, 4), {model.act}) == set()
+
+
+def test_hooks_of_others_are_users_too():
+    model, seen = Around("alone"), []
+    handle = model.act.register_forward_hook(lambda module, args, output: seen.append(float(args[0].min())))
+    assert last_readers(model, torch.randn(2, 3, 4, 4), {model.act}) == set()
+    assert seen[0] < 0
+    handle.remove()
+    assert last_readers(model, torch.randn(2, 3, 4, 4), {model.act}) == {model.act}
 
 
 def test_a_module_that_gives_its_own_input_makes_nothing():

@@ -1,4 +1,4 @@
-"""Who reads a tensor last: found by watching every operator of one run."""
+"""Who uses a tensor last: found by watching every operator of one run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,12 +10,27 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+# Operators whose result is new memory whatever the layout, dtype and size of their inputs. Others, such as the copy in
+# `x.contiguous()`, are made for one input and left out for another, so that the same line gives `x` itself.
+MAKERS = frozenset(
+    {
+        "aten::convolution",
+        "aten::addmm",
+        "aten::add",
+        "aten::native_batch_norm",
+        "aten::_native_batch_norm_legit_no_training",
+        "aten::cudnn_batch_norm",
+    }
+)
+
 
 def last_readers(model: nn.Module, x: Tensor, candidates: set[nn.Module]) -> set[nn.Module]:
-    """Those of `candidates` that may overwrite their input: in a run on `x` nobody reads it after them.
+    """Those of `candidates` that may overwrite their input: in a run on `x` nobody uses it after them.
 
-    Such an input was made in the run, fills its memory without overlap, is no output of the model, and the candidate
-    gives a tensor of its shape and dtype. This holds for every call of the candidate.
+    Such an input is the whole result of a convolution, a norm, a sum or a linear layer, there is no view of it, and
+    nothing holds it after the run. This must be so in every call of the candidate. Uses that no operator of torch
+    shows (numpy on the same memory, other threads) are not seen, nor is what the model does for other inputs if it
+    decides that in Python.
 
     Example:
         >>> model = nn.Sequential(nn.ReLU(), nn.Conv2d(1, 1, 1), nn.ReLU())
@@ -24,8 +39,8 @@ def last_readers(model: nn.Module, x: Tensor, candidates: set[nn.Module]) -> set
         True
     """
     watch = _Watch()
-    refused: set[nn.Module] = set()
     seen: list[tuple[nn.Module, StorageWeakRef, int]] = []
+    refused: set[nn.Module] = set()
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if len(args) == 1 and _may_become(args[0], output):
@@ -34,18 +49,19 @@ def last_readers(model: nn.Module, x: Tensor, candidates: set[nn.Module]) -> set
             refused.add(module)
 
     with ExitStack() as stack:
-        for module in candidates:
-            stack.enter_context(module.register_forward_hook(after))
+        for module in candidates:  # before the hooks of others, which are users of the input like any other
+            stack.enter_context(module.register_forward_hook(after, prepend=True))
         stack.enter_context(watch)
-        kept = set(_memories(model(x)))
+        output = model(x)
     for module, memory, time in seen:
-        if memory not in watch.made or memory in kept or watch.last_read[memory] > time:
+        if memory not in watch.made or watch.last_use[memory] > time or not memory.expired():
             refused.add(module)
+    del output  # held until here: what is in it has not expired
     return {module for module, _, _ in seen} - refused
 
 
 class _Watch(TorchDispatchMode):
-    """Notes for the memory of every tensor whether it was made here and which operator was the last to touch it.
+    """Notes which memory the makers made, without what has views, and which operator was the last to use it.
 
     Weak references are kept, not tensors: nothing lives longer than it would, and no address is given twice.
     """
@@ -54,17 +70,17 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.time = 0
         self.made: set[StorageWeakRef] = set()
-        self.last_read: dict[StorageWeakRef, int] = {}
+        self.last_use: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.time += 1
-        for memory in _memories((args, kwargs)):
-            self.last_read[memory] = self.time
+        used = set(_memories((args, kwargs)))
         output = func(*args, **(kwargs or {}))
-        for memory in _memories(output):
-            if memory not in self.last_read:
-                self.made.add(memory)
-                self.last_read[memory] = self.time
+        found = set(_memories(output))
+        if func._schema.name in MAKERS:
+            self.made |= found - used
+        self.made -= found & used  # a view, or changed in place
+        self.last_use |= dict.fromkeys(used | found, self.time)
         return output
 
 
@@ -77,9 +93,4 @@ def _memories(tree: Any) -> Iterator[StorageWeakRef]:
 
 
 def _may_become(x: Any, output: Any) -> bool:
-    return (
-        isinstance(x, Tensor)
-        and isinstance(output, Tensor)
-        and (x.shape, x.dtype) == (output.shape, output.dtype)
-        and (x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)))
-    )
+    return isinstance(x, Tensor) and isinstance(output, Tensor) and (x.shape, x.dtype) == (output.shape, output.dtype)
