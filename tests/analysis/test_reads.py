@@ -86,7 +86,7 @@ def test_who_is_not_the_last_reader(way):
 
 def test_hooks_of_others_are_users_too():
     model, seen = Around("alone"), []
-    handle = model.act.register_forward_hook(lambda module, args, output: seen.append(float(args[0].min())))
+    handle = model.act.register_forward_hook(lambda module, args, output: seen.append(args[0].min().item()))
     assert last_readers(model, torch.randn(2, 3, 4, 4), {model.act}) == set()
     assert seen[0] < 0
     handle.remove()
