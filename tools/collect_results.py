@@ -57,13 +57,16 @@ def collect(runs: list[Path], note: str, pair: str | None) -> dict[str, Any]:
 
 def add_earlier_cycles(record: dict[str, Any], runs: list[Path]) -> None:
     """Adds the runs that each gave the next its first weights; `epochs` and `wall_time_s` become those of all."""
-    record["earlier_cycles"] = []
-    for run in runs:
-        cycle = json.loads((run / "result.json").read_text())
+    record["earlier_cycles"] = [_cycle(run) for run in runs]
+    for cycle in record["earlier_cycles"]:
         record["epochs"] += cycle["epochs"]
         record["wall_time_s"] = [seconds + cycle["wall_time_s"] for seconds in record["wall_time_s"]]
-        kept = {key: cycle[key] for key in ("accuracy", "seed", "epochs", "wall_time_s", "recipe")}
-        record["earlier_cycles"].append({**kept, "curve": [_short(row) for row in cycle["curve"]]})
+
+
+def _cycle(run: Path) -> dict[str, Any]:
+    result = json.loads((run / "result.json").read_text())
+    kept = {key: result[key] for key in ("accuracy", "seed", "epochs", "wall_time_s", "recipe")}
+    return {**kept, "curve": [_short(row) for row in result["curve"]]}
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -79,10 +82,13 @@ def main() -> None:
     parser.add_argument("--confusion")
     parser.add_argument("--weights")
     parser.add_argument("--after", nargs="+", type=Path, help="earlier runs, in order: each gave the next its weights")
+    parser.add_argument("--before", nargs="+", type=Path, help="later runs from these weights, which are not counted")
     arguments = parser.parse_args()
     record = collect(arguments.runs, arguments.note, arguments.confusion)
     if arguments.after:
         add_earlier_cycles(record, arguments.after)
+    if arguments.before:
+        record["later_cycles"] = [_cycle(run) for run in arguments.before]
     target = ROOT / "results" / f"{arguments.name}.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(record, indent=1) + "\n")
