@@ -10,18 +10,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS
+
 # Operators whose result is new memory whatever the layout, dtype and size of their inputs. Others, such as the copy in
 # `x.contiguous()`, are made for one input and left out for another, so that the same line gives `x` itself.
-MAKERS = frozenset(
-    {
-        "aten::convolution",
-        "aten::addmm",
-        "aten::add",
-        "aten::native_batch_norm",
-        "aten::_native_batch_norm_legit_no_training",
-        "aten::cudnn_batch_norm",
-    }
-)
+MAKERS = CONVOLUTIONS | BATCH_NORMS | {torch.ops.aten.addmm, torch.ops.aten.add}
 
 
 def last_readers(model: nn.Module, x: Tensor, candidates: set[nn.Module]) -> set[nn.Module]:
@@ -77,7 +70,7 @@ class _Watch(TorchDispatchMode):
         used = set(_memories((args, kwargs)))
         output = func(*args, **(kwargs or {}))
         found = set(_memories(output))
-        if func._schema.name in MAKERS:
+        if func._overloadpacket in MAKERS:
             self.made |= found - used
         self.made -= found & used  # a view, or changed in place
         self.last_use |= dict.fromkeys(used | found, self.time)

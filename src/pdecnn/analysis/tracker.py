@@ -50,12 +50,18 @@ def track(model: nn.Module, inputs: Sequence[Any]) -> Tally:
     return tally
 
 
-@contextmanager
-def _hooks(model: nn.Module, tally: Tally, running: list[str]) -> Iterator[None]:
-    """Keeps `running` equal to the stack of modules being called, and counts the pools that thop counts."""
+def all_names(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """Every module with all of its names: one that is held in two places has two."""
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
+    return names
+
+
+@contextmanager
+def _hooks(model: nn.Module, tally: Tally, running: list[str]) -> Iterator[None]:
+    """Keeps `running` equal to the stack of modules being called, and counts the pools that thop counts."""
+    names = all_names(model)
 
     def enter(module: nn.Module, args: Any) -> None:
         # a module that is held in two places is named by the place nearest to its caller

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pdecnn.analysis.cost import profile
+from pdecnn.analysis.tracker import all_names
 from pdecnn.condensation.apply import global_layer, own_replacement
 from pdecnn.condensation.progress import Report, begin
 from pdecnn.condensation.site import Cost, Run
@@ -23,9 +24,7 @@ def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]
     """The cost of each module named, and of the model as `""`, for one image of the batch."""
     report = profile(model, inputs)
     batch = batch_of(inputs)
-    names: dict[nn.Module, list[str]] = {}  # a report has a module's parameters and its work under any of its names
-    for name, module in model.named_modules(remove_duplicate=False):
-        names.setdefault(module, []).append(name)
+    names = all_names(model)  # a report has a module's parameters and its work under any of them
     costs = {}
     for path in ("", *paths):
         parts = [report.subtree(name) for name in names[model.get_submodule(path)]]
