@@ -15,7 +15,7 @@ from rich.table import Table
 
 import pdecnn  # noqa: F401  (registers the models)
 from pdecnn.analysis import latency
-from pdecnn.export.bench import bench, speedup
+from pdecnn.deploy.bench import bench, speedup
 
 RESULTS = Path(__file__).parent / "results" / "deploy.json"
 TEACHER, STUDENT = "cifar_resnet32", "cifar_resnet32_global"

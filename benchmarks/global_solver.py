@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 from pdecnn.analysis import latency
-from pdecnn.kernels import advection_diffusion
+from pdecnn.functional import advection_diffusion
 
 RESULTS = Path(__file__).parent / "results" / "global_solver.json"
 SHAPES = (

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pdecnn import functional as reference
+from pdecnn import reference as reference
 from pdecnn.analysis.latency import environment, measure, threads
 from pdecnn.kernels import available
 from pdecnn.layers import Equation3, SharedDepthwiseExpand

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn import kernels
+from pdecnn import functional
 from pdecnn.analysis.latency import Timing, environment, measure, threads
 from pdecnn.kernels.spectral_filter import choice
 from pdecnn.kernels.spectral_filter.methods import METHODS
@@ -67,10 +67,10 @@ def implicit_bar(n: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Forward and backward of the implicit solve, batch 64, 64 channels."""
     v, k = torch.randn(64, 64, n, n, requires_grad=True), (torch.rand(64, 3, 3) - 0.5).requires_grad_()
     grad = torch.randn(64, 64, n, n)
-    torch.testing.assert_close(kernels.implicit_diffusion(v, k, 0.1), rfft2_solve(v, k, 0.1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(functional.implicit_diffusion(v, k, 0.1), rfft2_solve(v, k, 0.1), rtol=1e-4, atol=1e-4)
     timings = measure(
         {
-            "ours": backward(lambda: kernels.implicit_diffusion(v, k, 0.1), [v, k], grad),
+            "ours": backward(lambda: functional.implicit_diffusion(v, k, 0.1), [v, k], grad),
             "rfft2": backward(lambda: rfft2_solve(v, k, 0.1), [v, k], grad),
         },
         rounds=rounds,
@@ -101,17 +101,17 @@ def coupled(batch: int, C: int, n: int, m: int, rounds: int, seconds: float) -> 
     """time(fully coupled convolution) / time(candidate), forward."""
     y, kernel = torch.randn(batch, C, n, n), torch.randn(C, C, m, m) / (m * m * C) ** 0.5
     k, M = torch.randn(C, m, m) / m, torch.randn(C, C, 1, 1) / C**0.5
-    g, g3 = kernels.implicit_factors(k, 0.1, (n, n)), torch.rand(C, n, n)
+    g, g3 = functional.implicit_factors(k, 0.1, (n, n)), torch.rand(C, n, n)
     conv = nn.functional.conv2d
     with torch.no_grad():
         timings = measure(
             {
                 "full": lambda: conv(y, kernel, padding=m // 2),
-                "implicit": lambda: kernels.spectral_filter(y, g),
-                "implicit + 1x1": lambda: kernels.spectral_filter(conv(y, M), g),
-                "direct": lambda: kernels.depthwise(y, k),
+                "implicit": lambda: functional.spectral_filter(y, g),
+                "implicit + 1x1": lambda: functional.spectral_filter(conv(y, M), g),
+                "direct": lambda: functional.depthwise(y, k),
                 "grouped": lambda: conv(y, k[:, None], padding=m // 2, groups=C),
-                "circulant": lambda: kernels.circulant_filter(y, g3),
+                "circulant": lambda: functional.circulant_filter(y, g3),
             },
             rounds=rounds,
             max_seconds=seconds,

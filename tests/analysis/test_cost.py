@@ -315,7 +315,7 @@ def test_a_single_multiplication_is_a_whole_mac(monkeypatch):
 
 
 def solve(K, diffusivity):
-    from pdecnn.kernels import advection_diffusion
+    from pdecnn.functional import advection_diffusion
 
     return Fn(lambda h: advection_diffusion(h, h, h, diffusivity(h), diffusivity(h), h, K=K))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pdecnn.condensation import Plan
+from pdecnn.shared.files import write_atomic
 from pdecnn.training import load_checkpoint
-from pdecnn.training.atomic import write_atomic
 
 pytest.importorskip("onnxruntime")
 

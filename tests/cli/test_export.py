@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pdecnn.analysis.latency import Timing
 from pdecnn.cli import app
-from pdecnn.export import session
+from pdecnn.deploy import session
 
 run = CliRunner().invoke
 
@@ -55,7 +55,7 @@ def test_a_slower_8_bit_file_is_told_in_one_line(tmp_path, monkeypatch):
     def slower(candidates, **options):
         return {name: Timing(name, (2e-3 if name == "int8" else 1e-3,)) for name in candidates}
 
-    monkeypatch.setattr(sys.modules["pdecnn.export.api"], "measure", slower)
+    monkeypatch.setattr(sys.modules["pdecnn.deploy.api"], "measure", slower)
     options = ["--output", str(tmp_path / "toy.onnx"), "--batch", "", "--samples", "8", "--int8"]
     result = run(app, ["export", "mnist_toy_conv", *options])
     assert result.exit_code == 0, result.output

@@ -8,7 +8,7 @@ from torch import nn
 
 from pdecnn.condensation.deployed import OnnxComparison, OnnxFile, compare_onnx
 from pdecnn.condensation.job import deploy
-from pdecnn.export import session
+from pdecnn.deploy import session
 from pdecnn.layers import GlobalLayer
 
 IMAGES = torch.rand(5, 1, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -81,7 +81,7 @@ def test_without_the_extra_one_line_names_it(missing, tmp_path, monkeypatch):
 
 def test_a_file_that_disagrees_is_told_and_not_kept(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(sys.modules["pdecnn.export.api"], "TOLERANCE", -1.0)
+    monkeypatch.setattr(sys.modules["pdecnn.deploy.api"], "TOLERANCE", -1.0)
     found, notes = deploy(*nets(), IMAGES, tmp_path / "student.onnx")
     assert found is None
     assert "No student.onnx: export: the file differs from the model by" in notes[0]

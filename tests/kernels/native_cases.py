@@ -9,8 +9,8 @@ from itertools import product
 import torch
 from solver_cases import BOUNDARIES, DTYPES, LAYOUTS, compare, fields
 
-from pdecnn import functional, kernels
-from pdecnn.kernels import shared_expand
+from pdecnn import functional, kernels, reference
+from pdecnn.functional import shared_stencils as shared_expand
 from pdecnn.kernels.depthwise_norm import op as norm_op
 from pdecnn.kernels.global_layer.op import _default
 from pdecnn.kernels.global_training import op as training_op
@@ -69,9 +69,12 @@ def same(room_function, reference_function, tensors, *arguments):
 def check_depthwise(_):
     for size, m, boundary in product([(1,), (7,), (1, 9), (9, 1), (5, 17), (2, 3, 4)], (1, 3, 7), BOUNDARIES):
         same(
-            kernels.depthwise, functional.depthwise, (randn(2, 3, *size), randn(3, *[m] * len(size), seed=1)), boundary
+            functional.depthwise,
+            reference.depthwise,
+            (randn(2, 3, *size), randn(3, *[m] * len(size), seed=1)),
+            boundary,
         )
-    same(kernels.depthwise, functional.depthwise, (randn(0, 3, 4, 4), randn(3, 3, 3)), "periodic")
+    same(functional.depthwise, reference.depthwise, (randn(0, 3, 4, 4), randn(3, 3, 3)), "periodic")
 
 
 def check_depthwise_norm(_):
@@ -110,9 +113,9 @@ def check_shared_expand(_):
         u, stencils = randn(2, 3, H, W), randn(f, 1, 3, 3, seed=1)
         shape = shared_expand.op.output_shape(u, stencils, stride)
         for name in ("shared_expand", "shared_expand_moments"):
-            same(getattr(shared_expand, name), getattr(functional, name), (u, stencils), stride)
+            same(getattr(shared_expand, name), getattr(reference, name), (u, stencils), stride)
         tensors = (u, stencils, randn(shape[1], seed=2), randn(shape[1], seed=3), randn(*shape, seed=4))
-        same(shared_expand.shared_expand_product, functional.shared_expand_product, tensors, stride)
+        same(shared_expand.shared_expand_product, reference.shared_expand_product, tensors, stride)
 
 
 def check_spectral_filter(_):
@@ -121,7 +124,10 @@ def check_spectral_filter(_):
         [(1, 1), (1, 9), (8, 8), (5, 17), (16, 16), (33, 7), (40,), (64, 64)], BOUNDARIES[:2]
     ):
         same(
-            kernels.spectral_filter, functional.spectral_filter, (randn(2, 3, *size), randn(3, *size, seed=1)), boundary
+            functional.spectral_filter,
+            reference.spectral_filter,
+            (randn(2, 3, *size), randn(3, *size, seed=1)),
+            boundary,
         )
 
 
@@ -130,7 +136,7 @@ def main(expected_kernel):
     assert {row.kernel for row in rows} == {expected_kernel}, rows
     checks = [check for name, check in globals().items() if name.startswith("check_")]
     assert len(checks) == len(rows)
-    # the definition in bfloat16 rounds at every operation, the kernels once
+    # the definition in bfloat16 rounds at every operation, the functional once
     dtypes = DTYPES[:2] if expected_kernel == "reference" else DTYPES
     for check in checks:
         check(dtypes)

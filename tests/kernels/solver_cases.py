@@ -2,7 +2,7 @@
 
 import torch
 
-from pdecnn import functional, kernels
+from pdecnn import functional, reference
 from pdecnn.testing import assert_matches_reference
 
 BOUNDARIES = ("periodic", "neumann", "dirichlet")
@@ -59,8 +59,8 @@ def compare(inputs, K=3, dt=0.2, dx=1.3, dy=0.8, boundary="periodic"):
     # the gradient of a coefficient that is no map is a sum of terms of order 1 with either sign
     summed = max(inputs[0].numel() // max(1, q.numel()) for q in inputs if q is not None)
     assert_matches_reference(
-        lambda *q: solve(kernels, *q, **options),
         lambda *q: solve(functional, *q, **options),
+        lambda *q: solve(reference, *q, **options),
         *inputs,
         steps=K,
         scale=max(1, summed) ** 0.5,
@@ -69,7 +69,7 @@ def compare(inputs, K=3, dt=0.2, dx=1.3, dy=0.8, boundary="periodic"):
         assert q is None or torch.equal(q, copy), f"{name} was modified"
 
 
-def values_and_gradients(inputs, room=kernels, seed=0, **options):
+def values_and_gradients(inputs, room=functional, seed=0, **options):
     """The output and the gradient of each of the inputs that is a tensor."""
     leaves = [None if q is None else q.detach().requires_grad_() for q in inputs]
     out = solve(room, *leaves, **options)

@@ -21,7 +21,7 @@ from solver_cases import (
 )
 from torch.utils.flop_counter import FlopCounterMode
 
-from pdecnn import functional, kernels
+from pdecnn import functional, reference
 
 OP = torch.ops.pdecnn.advection_diffusion.default
 BACKWARD = torch.ops.pdecnn.advection_diffusion_backward.default
@@ -97,8 +97,8 @@ def test_planes_that_leave_the_registers_and_rows_that_fill_a_group(shape, K, la
 @pytest.mark.parametrize("width", [9, 16])
 def test_bfloat16_is_no_worse_than_twice_torch(width, layout):
     inputs = fields((2, 17, 6, width), torch.bfloat16, (layout,) * 7, ("map", "channel", "0-d", "map"))
-    exact = values_and_gradients([q.double() for q in inputs], functional, K=5)
-    mine, theirs = (values_and_gradients(inputs, room, K=5) for room in (kernels, functional))
+    exact = values_and_gradients([q.double() for q in inputs], reference, K=5)
+    mine, theirs = (values_and_gradients(inputs, room, K=5) for room in (functional, reference))
     for name, q, a, b in zip(("out", *NAMES), exact, mine, theirs, strict=True):
         error, allowed = ((x.double() - q).abs().max() for x in (a, b))
         assert a.dtype == torch.bfloat16
@@ -108,15 +108,15 @@ def test_bfloat16_is_no_worse_than_twice_torch(width, layout):
 def test_numbers_are_constant_maps():
     h, f = field((2, 3, 5, 9)), field((2, 3, 5, 9), seed=1)
     maps = [torch.full_like(h, c) for c in (0.5, -0.25, 1.0, 0.0)]
-    expected = functional.advection_diffusion(h, *maps, f, **OPTIONS)
-    torch.testing.assert_close(kernels.advection_diffusion(h, 0.5, -0.25, 1, 0.0, f, **OPTIONS), expected)
+    expected = reference.advection_diffusion(h, *maps, f, **OPTIONS)
+    torch.testing.assert_close(functional.advection_diffusion(h, 0.5, -0.25, 1, 0.0, f, **OPTIONS), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @BY_BOUNDARY
 def test_gradcheck(boundary, form):
     inputs = [q.requires_grad_() for q in fields((2, 2, 3, 4), torch.float64, forms=(form,) * 4)]
-    assert torch.autograd.gradcheck(lambda *q: solve(kernels, *q, boundary=boundary, **OPTIONS), inputs)
+    assert torch.autograd.gradcheck(lambda *q: solve(functional, *q, boundary=boundary, **OPTIONS), inputs)
 
 
 def test_each_gradient_can_be_asked_for_alone():
@@ -146,9 +146,9 @@ def test_opcheck(layout, dtype):
 @TWO_LAYOUTS
 def test_compiles_into_one_graph(layout):
     inputs = fields((2, 3, 4, 8), torch.float32, (layout,) * 7)
-    run = torch.compile(lambda *q: solve(kernels, *q, **OPTIONS).relu(), fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda *q: solve(functional, *q, **OPTIONS).relu(), fullgraph=True, backend="aot_eager")
     results = []
-    for function in (lambda *q: solve(kernels, *q, **OPTIONS).relu(), run):
+    for function in (lambda *q: solve(functional, *q, **OPTIONS).relu(), run):
         leaves = [q.detach().requires_grad_() for q in inputs]
         out = function(*leaves)
         results.append((out, *torch.autograd.grad(out.sum(), leaves)))
@@ -159,7 +159,7 @@ def test_compiles_into_one_graph(layout):
 
 class Solver(torch.nn.Module):
     def forward(self, h, u):
-        return kernels.advection_diffusion(h, u, 0.0, 1.0, 1.0, h, **OPTIONS)
+        return functional.advection_diffusion(h, u, 0.0, 1.0, 1.0, h, **OPTIONS)
 
 
 def test_exports_with_a_free_batch():
@@ -176,7 +176,7 @@ def test_flops_are_two_per_multiply_add():
     counts = {}
     for name, D in (("number", 1.0), ("map", torch.ones(2, 3, 4, 5))):
         with FlopCounterMode(display=False) as counter:
-            out = kernels.advection_diffusion(h, 0.5, 0.5, D, D, K=7)
+            out = functional.advection_diffusion(h, 0.5, 0.5, D, D, K=7)
         counts[name] = counter.get_total_flops()
         with FlopCounterMode(display=False) as counter:
             out.sum().backward()
@@ -186,9 +186,9 @@ def test_flops_are_two_per_multiply_add():
 
 def test_a_second_derivative_is_refused():
     h = field((1, 1, 4, 4), torch.float64).requires_grad_()
-    out = kernels.advection_diffusion(h, 0.5, 0.0, 1.0, 1.0, h)
+    out = functional.advection_diffusion(h, 0.5, 0.0, 1.0, 1.0, h)
     (gradient,) = torch.autograd.grad(out.square().sum(), h, create_graph=True)
-    message = "gradient cannot be differentiated again by the fused kernel. Use pdecnn.functional.advection_diffusion"
+    message = "gradient cannot be differentiated again by the fused kernel. Use pdecnn.reference.advection_diffusion"
     with pytest.raises(RuntimeError, match=re.escape(message)):
         gradient.sum().backward()
 
@@ -204,8 +204,8 @@ def test_nan_stays_in_its_plane_and_within_its_reach(width, layout, boundary):
         for place in ((2, 1), (0, 0), (4, width - 1)):
             inputs = [q.clone() for q in clean]
             inputs[i][1, 16][place] = torch.nan
-            mine, reference = (values_and_gradients(inputs, room, **options) for room in (kernels, functional))
-            for name, a, b, untouched in zip(("out", *NAMES), mine, reference, expected, strict=True):
+            mine, theirs = (values_and_gradients(inputs, room, **options) for room in (functional, reference))
+            for name, a, b, untouched in zip(("out", *NAMES), mine, theirs, expected, strict=True):
                 where = f"NaN in {NAMES[i]} at {place}, {name}"
                 assert torch.equal(a.isnan(), b.isnan()), where
                 others = torch.ones(shape[:2], dtype=torch.bool)
@@ -260,7 +260,7 @@ def test_what_is_saved_is_the_inputs_whatever_K():
             return q
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda q: q):
-            solve(kernels, *inputs, K=K).sum()
+            solve(functional, *inputs, K=K).sum()
         assert sorted(q.data_ptr() for q in saved) == sorted(q.data_ptr() for q in inputs)
 
 
@@ -269,7 +269,7 @@ def test_backward_allocates_the_same_whatever_K(layout):
     inputs = fields((2, 3, 16, 16), torch.float32, (layout,) * 7)
     allocated = {}
     for K in (1, 20):
-        out = solve(kernels, *(q.detach().requires_grad_() for q in inputs), K=K)
+        out = solve(functional, *(q.detach().requires_grad_() for q in inputs), K=K)
         with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             out.backward(inputs[0])
         events = profile.profiler.kineto_results.events()
@@ -288,26 +288,26 @@ def test_signals_are_images_of_one_row(boundary):
     ]
     for h, u, D_x, f, h_prev in cases:
         results = []
-        for room in (kernels, functional):
+        for room in (functional, reference):
             leaves = [None if q is None else q.clone().requires_grad_() for q in (h, u, D_x, f, h_prev)]
             out = room.advection_diffusion_1d(*leaves[:4], h_prev=leaves[4], K=4, dx=0.7, boundary=boundary)
             results.append((out, *torch.autograd.grad(out.square().sum(), [q for q in leaves if q is not None])))
         torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
-    ones = kernels.advection_diffusion_1d(h, 0.5, 1, boundary=boundary)
-    torch.testing.assert_close(ones, functional.advection_diffusion_1d(h, 0.5, 1, boundary=boundary))
+    ones = functional.advection_diffusion_1d(h, 0.5, 1, boundary=boundary)
+    torch.testing.assert_close(ones, reference.advection_diffusion_1d(h, 0.5, 1, boundary=boundary))
 
 
 def test_autocast_runs_the_solver_in_float32():
     inputs = fields((2, 3, 5, 9), torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
-        out = solve(kernels, *inputs, **OPTIONS)
+        out = solve(functional, *inputs, **OPTIONS)
     assert out.dtype == torch.float32
-    assert torch.equal(out, solve(kernels, *(q.float() for q in inputs), **OPTIONS))
+    assert torch.equal(out, solve(functional, *(q.float() for q in inputs), **OPTIONS))
 
 
 def test_float16_has_no_kernel_but_works():
     inputs = fields((2, 3, 5, 9), torch.float16)
-    for a, b in zip(*(values_and_gradients(inputs, room, K=2) for room in (kernels, functional)), strict=True):
+    for a, b in zip(*(values_and_gradients(inputs, room, K=2) for room in (functional, reference)), strict=True):
         assert a.dtype == torch.float16
         torch.testing.assert_close(a, b)
 
@@ -337,4 +337,4 @@ def test_the_empty_batch_has_gradients_of_zero():
 def test_bad_arguments_are_refused_at_the_front_door(change, error, message):
     good = {"h": torch.zeros(2, 3, 4, 5), "u": 0.0, "v": 0.0, "D_x": 1.0, "D_y": 1.0}
     with pytest.raises(error, match="^" + re.escape(f"advection_diffusion: {message}")):
-        kernels.advection_diffusion(**(good | change))
+        functional.advection_diffusion(**(good | change))

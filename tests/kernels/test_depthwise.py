@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdecnn import functional, kernels
+from pdecnn import functional, reference
 from pdecnn.kernels.depthwise.op import _stencil_gradient_reference
 
 BOUNDARIES = ["periodic", "neumann", "dirichlet"]
@@ -26,7 +26,7 @@ def test_values_and_gradients_are_those_of_the_definition(seed, size, m, boundar
     y, k = randn(2, 3, *size, seed=seed).requires_grad_(), randn(3, *[m] * len(size), seed=seed + 1).requires_grad_()
     grad = randn(2, 3, *size, seed=seed + 2)
     results = []
-    for room in (functional, kernels):
+    for room in (reference, functional):
         out = room.depthwise(y, k, boundary)
         results.append((out, *torch.autograd.grad(out, (y, k), grad)))
         results[-1] += (room.depthwise_adjoint(y, k, boundary), room.diffusion(y, k, boundary))
@@ -38,7 +38,7 @@ def test_values_and_gradients_are_those_of_the_definition(seed, size, m, boundar
 
 def test_rectangular_stencils():
     y, k = randn(2, 3, 9, 21), randn(3, 3, 7, seed=1)
-    torch.testing.assert_close(kernels.depthwise(y, k), functional.depthwise(y, k), rtol=0, atol=1e-12)
+    torch.testing.assert_close(functional.depthwise(y, k), reference.depthwise(y, k), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
@@ -59,19 +59,19 @@ def test_opcheck(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precision_is_near_the_exact_result(dtype):
     y, k = randn(2, 3, 16, 33, dtype=dtype), randn(3, 5, 5, seed=1, dtype=dtype)
-    exact = functional.depthwise(y.double(), k.double())
-    out = kernels.depthwise(y, k)
+    exact = reference.depthwise(y.double(), k.double())
+    out = functional.depthwise(y, k)
     assert out.dtype == dtype
-    scale = functional.depthwise(y.double().abs(), k.double().abs()).max()
+    scale = reference.depthwise(y.double().abs(), k.double().abs()).max()
     assert (out.double() - exact).abs().max() <= 2 * torch.finfo(dtype).eps * scale
 
 
 def test_any_layout_and_an_empty_batch():
     y, k = randn(4, 6, 8, 8, dtype=torch.float32), randn(6, 3, 3, dtype=torch.float32)
-    expected = kernels.depthwise(y, k)
-    torch.testing.assert_close(kernels.depthwise(y.to(memory_format=torch.channels_last), k), expected)
-    torch.testing.assert_close(kernels.depthwise(y.repeat(1, 1, 1, 2)[..., :8], k), expected)
-    assert kernels.depthwise(y[:0], k).shape == (0, 6, 8, 8)
+    expected = functional.depthwise(y, k)
+    torch.testing.assert_close(functional.depthwise(y.to(memory_format=torch.channels_last), k), expected)
+    torch.testing.assert_close(functional.depthwise(y.repeat(1, 1, 1, 2)[..., :8], k), expected)
+    assert functional.depthwise(y[:0], k).shape == (0, 6, 8, 8)
     gradient = torch.ops.pdecnn.depthwise_stencil_gradient(y[:0], y[:0], [3, 3], "periodic")
     assert torch.equal(gradient, torch.zeros(6, 3, 3))
 
@@ -80,10 +80,10 @@ def test_infinite_neighbours_beyond_a_zero_border_do_not_leak():
     y = torch.full((1, 1, 3, 3), float("inf"))
     k = torch.zeros(1, 3, 3)
     k[0, 1, 1] = 1
-    for room in (functional, kernels):
+    for room in (reference, functional):
         assert torch.isnan(room.depthwise(y, k, "dirichlet")).sum() == 9  # 0 * inf inside
     one = torch.ones(1, 1, 3, 3)
-    assert kernels.depthwise(one, torch.ones(1, 3, 3), "dirichlet")[0, 0, 0].tolist() == [4.0, 6.0, 4.0]
+    assert functional.depthwise(one, torch.ones(1, 3, 3), "dirichlet")[0, 0, 0].tolist() == [4.0, 6.0, 4.0]
 
 
 def test_same_bits_for_any_number_of_threads():
@@ -93,7 +93,7 @@ def test_same_bits_for_any_number_of_threads():
         for n in (1, 2, 3):
             torch.set_num_threads(n)
             gradient = torch.ops.pdecnn.depthwise_stencil_gradient(y, y, [5, 5], "periodic")
-            results.append((kernels.depthwise(y, k), gradient))
+            results.append((functional.depthwise(y, k), gradient))
     finally:
         torch.set_num_threads(threads)
     for other in results[1:]:
@@ -103,10 +103,10 @@ def test_same_bits_for_any_number_of_threads():
 def test_linear_mix_is_the_definition():
     y, k, M = randn(2, 4, 5, 6), randn(4, 3, 3, seed=1), randn(4, 4, seed=2)
     for name in ("linear_mix", "linear_mix_adjoint"):
-        mine, theirs = (getattr(room, name)(y, k, M) for room in (kernels, functional))
+        mine, theirs = (getattr(room, name)(y, k, M) for room in (functional, reference))
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
 def test_unequal_channels_are_refused():
     with pytest.raises(ValueError, match=r"expected features of shape \(N, 3, H, W\), got \(1, 2, 4, 4\)"):
-        kernels.depthwise(randn(1, 2, 4, 4), randn(3, 3, 3))
+        functional.depthwise(randn(1, 2, 4, 4), randn(3, 3, 3))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pdecnn import functional
+from pdecnn import reference
 from pdecnn.kernels.global_training import cpu, global_training
 from pdecnn.kernels.registry import is_native
 
@@ -39,7 +39,7 @@ def by_modules(h, x, weight, bias, gamma, beta, eps, act, *, D=None, has_source=
         means.append(norm.running_mean)
         variances.append(norm.running_var)
     f, h_prev = x if has_source else None, x if previous_is_input else None
-    out = functional.advection_diffusion(h, *maps, *(D or ()), f, h_prev=h_prev, **steps)
+    out = reference.advection_diffusion(h, *maps, *(D or ()), f, h_prev=h_prev, **steps)
     return out, torch.stack(means), torch.stack(variances)
 
 

@@ -18,8 +18,8 @@ CASES = Path(__file__).with_name("native_cases.py")
 LIBRARY = load()
 needs_library = pytest.mark.skipif(not isinstance(LIBRARY, Library), reason="no native library here")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to make a library with")
-SHOW = "from pdecnn import kernels; print(kernels.available())"
-SOLVE = "import torch; print(kernels.advection_diffusion(torch.ones(1, 1, 2, 2), 0.0, 0.0, 1.0, 1.0).tolist())"
+SHOW = "from pdecnn import functional, kernels; print(kernels.available())"
+SOLVE = "import torch; print(functional.advection_diffusion(torch.ones(1, 1, 2, 2), 0.0, 0.0, 1.0, 1.0).tolist())"
 
 
 def run(*arguments, **environment):

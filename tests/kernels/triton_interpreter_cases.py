@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pdecnn.functional import advection_diffusion
+from pdecnn.reference import advection_diffusion
 from pdecnn.testing import assert_matches_reference
 
 if os.environ.get("TRITON_INTERPRET") != "1":

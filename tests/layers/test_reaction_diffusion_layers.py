@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pdecnn import functional
+from pdecnn import reference
 from pdecnn.layers import (
     CirculantReactionDiffusion,
     DepthwiseConv2d,
@@ -32,9 +32,9 @@ def expected_step(layer, y):
     k, h, r = layer.stencil, layer.h, layer.reaction(y)
     if layer.circulant:
         if layer.implicit:
-            return functional.circulant_implicit_diffusion(y + h * r, k, h)
-        return y - h * functional.circulant_diffusion(y, k) + h * r
-    step = functional.implicit_step if layer.implicit else functional.explicit_step
+            return reference.circulant_implicit_diffusion(y + h * r, k, h)
+        return y - h * reference.circulant_diffusion(y, k) + h * r
+    step = reference.implicit_step if layer.implicit else reference.explicit_step
     return step(y, k, r, h, layer.boundary)
 
 

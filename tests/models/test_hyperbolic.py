@@ -4,8 +4,9 @@ import torch
 from torch import nn
 
 import pdecnn  # noqa: F401  (registers the models)
-from pdecnn.layers import HardBall, SoftBall, weight_variation
+from pdecnn.layers import HardBall, SoftBall
 from pdecnn.models import HyperbolicConfig, HyperbolicNet
+from pdecnn.training.variation import weight_variation
 
 COUNTS = {  # 100 classes
     "hyperbolic50_eq3": 8_608_868,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import pdecnn
-from pdecnn import functional
+from pdecnn import reference
 from pdecnn.models.lowcost import STEPS, Connect, LowCostConfig, LowCostNet, ResidualStep
 
 RD = {("a", 10): 101_066, ("b", 10): 216_106, ("b", 100): 250_756, ("c", 100): 423_460}
@@ -64,10 +64,10 @@ def test_frame_is_the_one_of_the_paper():
     scale = (1 + norm.eps) ** -0.5
     y = torch.relu(scale * nn.functional.conv2d(x, model.stem.conv.weight, padding=2))
     for step in model.stages[0][:4]:
-        r = torch.relu(scale * functional.pointwise(y, step.weight))
-        y = functional.explicit_step(y, step.stencil, r, 0.1)
+        r = torch.relu(scale * reference.pointwise(y, step.weight))
+        y = reference.explicit_step(y, step.stencil, r, 0.1)
     connect = model.stages[0][4]
-    y = scale * torch.cat([y, functional.depthwise(y, connect.depthwise.stencil, "dirichlet")], 1)
+    y = scale * torch.cat([y, reference.depthwise(y, connect.depthwise.stencil, "dirichlet")], 1)
     logits = y.mean((2, 3)) @ model.fc.weight.T + model.fc.bias  # 2x2 pooling does not change the mean
     torch.testing.assert_close(model(x), logits, rtol=0, atol=1e-10)
 
@@ -147,7 +147,7 @@ def test_replaced_convolutions_of_the_kind_compute_the_same():
     x = torch.randn(2, 6, 7, 7)
     full = nn.Conv2d(6, 6, 3, padding=1)
     with torch.no_grad():
-        full.weight.copy_(functional.linear_mix_kernel(torch.randn(6, 3, 3), torch.randn(6, 6)))
+        full.weight.copy_(reference.linear_mix_kernel(torch.randn(6, 3, 3), torch.randn(6, 6)))
     swapped, _ = pdecnn.replace_convs(full)
     torch.testing.assert_close(swapped(x), full(x), rtol=1e-4, atol=1e-5)
     with torch.no_grad():

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from training_toys import assert_same_weights, recipe, single_thread, start, tiny_data, tiny_net, weights
 
+from pdecnn.shared.files import SaveError, write_atomic
 from pdecnn.training import DivergedError, fit
-from pdecnn.training.atomic import SaveError, write_atomic
 
 
 def train(folder, epochs=4, pause=0.0, optimizer="sgd"):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.formulas import KINDS
 from pdecnn.analysis.tracker import Tally, track
-from pdecnn.layers.eval_mode import eval_mode
+from pdecnn.shared.modules import eval_mode
 
 
 @dataclass(frozen=True)

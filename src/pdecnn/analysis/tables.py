@@ -203,7 +203,7 @@ def _key(row: Row) -> tuple[str, str, int]:
 
 def _latencies(published: Iterable[Row]) -> dict[tuple[str, str, int], float]:
     """Milliseconds for one image, all networks in interleaved rounds."""
-    from pdecnn.inference import optimize_for_inference
+    from pdecnn.deploy.optimize import optimize_for_inference
 
     candidates = {}
     for row in published:

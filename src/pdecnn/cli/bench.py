@@ -26,7 +26,7 @@ def command(
     """Time models: all candidates take turns in each round, so that drift of the machine hits them alike."""
     from pdecnn.analysis.latency import environment
     from pdecnn.cli.export import load, table
-    from pdecnn.export.bench import bench
+    from pdecnn.deploy.bench import bench
 
     sizes = numbers(batch, "--batch")
     if output is not None and not output.parent.is_dir():

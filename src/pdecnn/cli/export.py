@@ -14,7 +14,7 @@ from torch import nn
 from pdecnn.cli import app
 from pdecnn.cli.profile import create, parse_size
 from pdecnn.cli.train import fail
-from pdecnn.export.api import ExportReport
+from pdecnn.deploy.api import ExportReport
 
 CALIBRATION = 256  # training images
 
@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Export a model; the command fails, and leaves no file, if the file does not compute what the model does."""
     from pdecnn.cli.bench import numbers
-    from pdecnn.export.api import FORMATS, ExportWarning, export
-    from pdecnn.export.images import real_images
-    from pdecnn.export.ode import fix_steps
+    from pdecnn.deploy.api import FORMATS, ExportWarning, export
+    from pdecnn.deploy.images import real_images
+    from pdecnn.deploy.ode import fix_steps
 
     sizes = numbers(batch, "--batch") if batch else []
     net, size = load(model, input_size)
@@ -110,7 +110,7 @@ def is_untrained(model: str) -> bool:
 
 
 def _against(adaptive: nn.Module, fixed: nn.Module, images: torch.Tensor) -> str:
-    from pdecnn.export.check import as_outputs, compare
+    from pdecnn.deploy.check import as_outputs, compare
 
     with torch.no_grad():
         found = compare(as_outputs(adaptive(images)), as_outputs(fixed(images)))
@@ -126,7 +126,7 @@ def timings(
     sizes: list[int],
 ) -> list[dict[str, Any]]:
     """p50 and p90 on one thread: eager, `optimize_for_inference`, the file, its float twin (8 bits), the teacher's."""
-    from pdecnn.export.bench import bench
+    from pdecnn.deploy.bench import bench
 
     label = "onnx-int8" if report.int8 else "onnx-fused" if report.ops == "fused" else "onnx"
     runtimes = ("eager", "optimized", "onnx") if report.int8 else ("eager", "optimized")

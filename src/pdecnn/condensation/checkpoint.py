@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from pdecnn.shared.names import close_to
 from pdecnn.training.build import build_model, register_builder
 from pdecnn.training.checkpoint import save_checkpoint
-from pdecnn.training.names import close_to
 
 CONFIG = "condensed_config"  # the attribute of a condensed model
 _UNSEEN = ("Dropout", "Dropout2d", "DropPath", "StochasticDepth", "Identity")

@@ -100,7 +100,7 @@ def latencies(models: Mapping[str, nn.Module], x: Tensor, rounds: int) -> dict[s
 
 def serve(model: nn.Module, x: Tensor) -> nn.Module:
     """The model as it would be served: batch norms folded, Global layers fused."""
-    from pdecnn.inference import optimize_for_inference
+    from pdecnn.deploy.optimize import optimize_for_inference
 
     return optimize_for_inference(model, x)
 

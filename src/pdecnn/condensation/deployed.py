@@ -99,8 +99,8 @@ def compare_onnx(
     Without the extra `export` this is an ImportError that names it; if a file does not compute what its model does, an
     `ExportError` says where they part.
     """
-    from pdecnn.export.api import export, session
-    from pdecnn.export.check import onnx_runner
+    from pdecnn.deploy.api import export, session
+    from pdecnn.deploy.check import onnx_runner
 
     with tempfile.TemporaryDirectory() as folder:
         wanted = {"after": (after, "portable", path), "before": (before, "portable", Path(folder) / "before.onnx")}
@@ -132,7 +132,7 @@ def compare_onnx(
 
 def fused_is_missing() -> str:
     """Why ONNX Runtime cannot use the operators of pdecnn here; empty if it can."""
-    from pdecnn.onnx import session_options
+    from pdecnn.deploy.sessions import session_options
 
     try:
         session_options(fused=True)

@@ -16,8 +16,8 @@ from torch.nn import functional as nnf
 from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.site import Run
-from pdecnn.layers.eval_mode import eval_mode
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.shared.modules import eval_mode
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import Report
-from pdecnn.export.check import ExportError
+from pdecnn.deploy.check import ExportError
+from pdecnn.shared.files import clean_up, write_atomic
 from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
-from pdecnn.training.atomic import clean_up, write_atomic
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 

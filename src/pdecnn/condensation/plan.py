@@ -34,8 +34,8 @@ from pdecnn.condensation.propose import (
 from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.site import INITS, NOTHING, Cost, Run, Skipped
 from pdecnn.condensation.trial import try_runs
-from pdecnn.training.atomic import write_atomic
-from pdecnn.training.names import close_to
+from pdecnn.shared.files import write_atomic
+from pdecnn.shared.names import close_to
 
 FORMAT = "pdecnn-plan/1"
 

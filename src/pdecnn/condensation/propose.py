@@ -14,7 +14,7 @@ from pdecnn.analysis.tracker import all_names
 from pdecnn.condensation.apply import global_layer, own_replacement
 from pdecnn.condensation.progress import Report, begin
 from pdecnn.condensation.site import Cost, Run
-from pdecnn.layers.eval_mode import eval_mode
+from pdecnn.shared.modules import eval_mode
 
 ROUNDS = 7  # samples of a latency
 BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pdecnn.layers.eval_mode import eval_mode
+from pdecnn.shared.modules import eval_mode
 
 _NON_NEGATIVE = ("relu", "relu_", "hardtanh", "hardtanh_", "sigmoid", "sigmoid_", "hardsigmoid", "hardsigmoid_")
 

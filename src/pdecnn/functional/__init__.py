@@ -1,37 +1,72 @@
-"""The mathematics in plain torch. Each function is the definition that its fast twin in `kernels` is tested by."""
+"""What one calls: the functions of `reference`, by the fastest kernel of this machine, and differentiable.
 
-from pdecnn.functional.advection_diffusion import advection_diffusion as advection_diffusion
-from pdecnn.functional.advection_diffusion import advection_diffusion_1d as advection_diffusion_1d
-from pdecnn.functional.advection_diffusion import advection_diffusion_3d as advection_diffusion_3d
-from pdecnn.functional.ball import hardball as hardball
-from pdecnn.functional.ball import softball as softball
-from pdecnn.functional.boundary import Boundary as Boundary
-from pdecnn.functional.circulant import circulant as circulant
-from pdecnn.functional.circulant import circulant_adjoint as circulant_adjoint
-from pdecnn.functional.circulant import circulant_diffusion as circulant_diffusion
-from pdecnn.functional.circulant import circulant_filter as circulant_filter
-from pdecnn.functional.circulant import circulant_implicit_diffusion as circulant_implicit_diffusion
-from pdecnn.functional.circulant import circulant_kernel as circulant_kernel
-from pdecnn.functional.circulant import circulant_symbol as circulant_symbol
-from pdecnn.functional.depthwise import autocorrelation as autocorrelation
-from pdecnn.functional.depthwise import depthwise as depthwise
-from pdecnn.functional.depthwise import depthwise_adjoint as depthwise_adjoint
-from pdecnn.functional.depthwise import diffusion as diffusion
-from pdecnn.functional.depthwise import linear_mix as linear_mix
-from pdecnn.functional.depthwise import linear_mix_adjoint as linear_mix_adjoint
-from pdecnn.functional.depthwise import linear_mix_kernel as linear_mix_kernel
-from pdecnn.functional.depthwise import pointwise as pointwise
-from pdecnn.functional.depthwise import pointwise_adjoint as pointwise_adjoint
-from pdecnn.functional.reaction_diffusion import Stability as Stability
-from pdecnn.functional.reaction_diffusion import explicit_diffusion as explicit_diffusion
-from pdecnn.functional.reaction_diffusion import explicit_step as explicit_step
-from pdecnn.functional.reaction_diffusion import implicit_diffusion as implicit_diffusion
-from pdecnn.functional.reaction_diffusion import implicit_step as implicit_step
-from pdecnn.functional.reaction_diffusion import stability as stability
-from pdecnn.functional.shared_stencils import shared_expand as shared_expand
-from pdecnn.functional.shared_stencils import shared_expand_moments as shared_expand_moments
-from pdecnn.functional.shared_stencils import shared_expand_product as shared_expand_product
-from pdecnn.functional.spectral import hartley_filter as hartley_filter
-from pdecnn.functional.spectral import spectral_filter as spectral_filter
-from pdecnn.functional.spectral import symbol as symbol
-from pdecnn.functional.variable_conv import variable_conv2d as variable_conv2d
+Names and signatures are those of `reference`. Functions that have no kernel of their own are the same ones.
+"""
+
+from pdecnn.functional.advection_diffusion import advection_diffusion, advection_diffusion_1d, advection_diffusion_3d
+from pdecnn.functional.depthwise import (
+    depthwise,
+    depthwise_adjoint,
+    diffusion,
+    explicit_diffusion,
+    linear_mix,
+    linear_mix_adjoint,
+)
+from pdecnn.functional.shared_stencils import shared_expand, shared_expand_moments, shared_expand_product
+from pdecnn.functional.spectral import circulant_filter, implicit_diffusion, implicit_factors, spectral_filter, symbol
+from pdecnn.reference.ball import hardball, softball
+from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.circulant import (
+    circulant,
+    circulant_adjoint,
+    circulant_diffusion,
+    circulant_implicit_diffusion,
+    circulant_kernel,
+    circulant_symbol,
+)
+from pdecnn.reference.depthwise import autocorrelation, linear_mix_kernel, pointwise, pointwise_adjoint
+from pdecnn.reference.reaction_diffusion import DiffusionStability, explicit_step, implicit_step, stability
+from pdecnn.reference.spectral import hartley_filter
+from pdecnn.reference.stability import AdvectionStability, measure_stability
+from pdecnn.reference.variable_conv import variable_conv2d
+
+__all__ = [
+    "AdvectionStability",
+    "Boundary",
+    "DiffusionStability",
+    "advection_diffusion",
+    "advection_diffusion_1d",
+    "advection_diffusion_3d",
+    "autocorrelation",
+    "circulant",
+    "circulant_adjoint",
+    "circulant_diffusion",
+    "circulant_filter",
+    "circulant_implicit_diffusion",
+    "circulant_kernel",
+    "circulant_symbol",
+    "depthwise",
+    "depthwise_adjoint",
+    "diffusion",
+    "explicit_diffusion",
+    "explicit_step",
+    "hardball",
+    "hartley_filter",
+    "implicit_diffusion",
+    "implicit_factors",
+    "implicit_step",
+    "linear_mix",
+    "linear_mix_adjoint",
+    "linear_mix_kernel",
+    "measure_stability",
+    "pointwise",
+    "pointwise_adjoint",
+    "shared_expand",
+    "shared_expand_moments",
+    "shared_expand_product",
+    "softball",
+    "spectral_filter",
+    "stability",
+    "symbol",
+    "variable_conv2d",
+]

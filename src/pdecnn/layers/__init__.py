@@ -23,8 +23,6 @@ from pdecnn.layers.reaction_diffusion import CirculantReactionDiffusion as Circu
 from pdecnn.layers.reaction_diffusion import ExplicitReactionDiffusion as ExplicitReactionDiffusion
 from pdecnn.layers.reaction_diffusion import ImplicitReactionDiffusion as ImplicitReactionDiffusion
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand as SharedDepthwiseExpand
-from pdecnn.layers.stability import Stability as Stability
 from pdecnn.layers.variable_conv import EulerStep as EulerStep
 from pdecnn.layers.variable_conv import VariableConv2d as VariableConv2d
 from pdecnn.layers.variable_conv import WaveStep as WaveStep
-from pdecnn.layers.variation import weight_variation as weight_variation

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from pdecnn.functional.ball import check_radius, hardball, softball
+from pdecnn.reference.ball import check_radius, hardball, softball
 
 
 class _Ball(nn.Module):

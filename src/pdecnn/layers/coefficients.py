@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.functional.advection_diffusion import Coefficient
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
+from pdecnn.reference.advection_diffusion import Coefficient
 
 LEARNED = ("depthwise", "pointwise", "full", "residual", "bottleneck", "identity")
 KINDS = (*LEARNED, "dot", "channel")

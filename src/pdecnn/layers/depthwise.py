@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pdecnn.functional.boundary import Boundary
-from pdecnn.kernels import depthwise
+from pdecnn.functional import depthwise
+from pdecnn.reference.boundary import Boundary
 
 
 class DepthwiseConv2d(nn.Module):

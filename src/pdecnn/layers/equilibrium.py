@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pdecnn.functional.fixed_point import anderson
+from pdecnn.reference.fixed_point import anderson
 
 
 class Equilibrium(nn.Module):

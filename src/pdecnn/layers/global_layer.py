@@ -17,14 +17,15 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from pdecnn import kernels
-from pdecnn.functional.advection_diffusion import Coefficient, trajectory
-from pdecnn.functional.boundary import Boundary
-from pdecnn.layers import fused_training, subgrids
+from pdecnn import functional
+from pdecnn.layers import fused_training
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, make_pair
 from pdecnn.layers.fused_global import can_fuse, fold, run_fused
-from pdecnn.layers.stability import Stability, measure_stability
+from pdecnn.reference import subgrids
+from pdecnn.reference.advection_diffusion import Coefficient, trajectory
+from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.stability import AdvectionStability, measure_stability
 
 SOURCES = ("identity", "none", "residual", "residual_each_step")
 PREVIOUS_STATES = ("init", "input")
@@ -214,7 +215,7 @@ class GlobalLayer(nn.Module):
         return states
 
     @torch.no_grad()
-    def stability(self, x: Tensor, *context: Tensor) -> Stability:
+    def stability(self, x: Tensor, *context: Tensor) -> AdvectionStability:
         """The Courant number and its kin for this input, as the solver sees them."""
         h, _ = self.first_guess(x, *context)
         dx, dy = self.spacings
@@ -294,7 +295,7 @@ class GlobalLayer(nn.Module):
         dx, dy = self.spacings
         same = h_prev is h  # then the solver takes one gradient for both
         h, h_prev, f, u, v, D_x, D_y = self._prepare(h, None if same else h_prev, f, *coefficients)
-        h = kernels.advection_diffusion(
+        h = functional.advection_diffusion(
             h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=self.dt, dx=dx, dy=dy, boundary=self.boundary
         )
         return subgrids.merge(h, self.dilation, H, W) if self.dilation > 1 else h

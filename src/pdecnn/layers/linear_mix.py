@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pdecnn.functional.boundary import Boundary
-from pdecnn.functional.depthwise import linear_mix_kernel
-from pdecnn.kernels import linear_mix
+from pdecnn.functional import linear_mix
+from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.depthwise import linear_mix_kernel
 
 
 class LinearMixConv2d(nn.Module):

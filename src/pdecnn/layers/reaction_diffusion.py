@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pdecnn.functional.boundary import Boundary
-from pdecnn.functional.circulant import circulant_symbol
-from pdecnn.functional.depthwise import check_stencil, pointwise
-from pdecnn.functional.reaction_diffusion import Stability, stability
-from pdecnn.functional.spectral import diagonalisable
-from pdecnn.functional.time_step import check_time_step
-from pdecnn.kernels import circulant_filter, explicit_diffusion, implicit_factors, spectral_filter, symbol
+from pdecnn.functional import circulant_filter, explicit_diffusion, implicit_factors, spectral_filter, symbol
 from pdecnn.layers.spectra import SpectrumCache
+from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.circulant import circulant_symbol
+from pdecnn.reference.depthwise import check_stencil, pointwise
+from pdecnn.reference.reaction_diffusion import DiffusionStability, stability
+from pdecnn.reference.spectral import diagonalisable
+from pdecnn.reference.time_step import check_time_step
 
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
@@ -102,7 +102,7 @@ class ReactionDiffusion(nn.Module):
             return self.diffuse(y + self.h * self.reaction(y))
         return torch.add(self.diffuse(y), self.reaction(y), alpha=self.h)
 
-    def stability(self, size: Sequence[int] | None = None) -> Stability:
+    def stability(self, size: Sequence[int] | None = None) -> DiffusionStability:
         """`h` against its bound, for grids of `size` or, by default, of any size."""
         with torch.no_grad():
             k = self.guarded(self.stencil)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pdecnn.kernels.shared_expand import shared_expand, shared_expand_moments, shared_expand_product
+from pdecnn.functional import shared_expand, shared_expand_moments, shared_expand_product
 
 
 class SharedDepthwiseExpand(nn.Module):

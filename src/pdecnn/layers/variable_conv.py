@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.functional.boundary import Boundary
-from pdecnn.functional.variable_conv import monomials, variable_conv2d
+from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.variable_conv import monomials, variable_conv2d
 
 D_DX = ((0.0, 0.0, 0.0), (-0.5, 0.0, 0.5), (0.0, 0.0, 0.0))
 D_DY = ((0.0, -0.5, 0.0), (0.0, 0.0, 0.0), (0.0, 0.5, 0.0))

@@ -18,9 +18,9 @@ import torch
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from pdecnn.functional.boundary import Boundary, neighbours
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, cifar_cfg, conv_norm_act, init_fan_out, resolve_layers
+from pdecnn.reference.boundary import Boundary, neighbours
 
 TERMS = 6
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from pdecnn.training.names import close_to
+from pdecnn.shared.names import close_to
 
 Builder = Callable[[dict[str, Any]], nn.Module]
 

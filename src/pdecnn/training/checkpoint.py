@@ -10,7 +10,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from pdecnn.training.atomic import SaveError, atomic_folder, write_atomic
+from pdecnn.shared.files import SaveError, atomic_folder, write_atomic
 from pdecnn.training.build import build_model
 
 FORMAT = "pdecnn-checkpoint/1"

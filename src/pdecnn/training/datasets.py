@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pdecnn.shared.names import close_to
 from pdecnn.training.data import Dataset, Images
-from pdecnn.training.names import close_to
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 STL10_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pdecnn.training.atomic import write_atomic
+from pdecnn.shared.files import write_atomic
 
 
 def draw_curve(path: Path, curve: list[dict[str, Any]]) -> None:

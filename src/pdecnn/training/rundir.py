@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pdecnn.training.atomic import SaveError, clean_up, point_to, remove_folder, write_atomic
+from pdecnn.shared.files import SaveError, clean_up, point_to, remove_folder, write_atomic
 from pdecnn.training.checkpoint import CheckpointError, read_json, verify
 from pdecnn.training.evaluation import Metrics
 from pdecnn.training.recipe import Recipe, load_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 from pdecnn.condensation.compare import comparison_rows
 from pdecnn.condensation.job import JobResult
 from pdecnn.condensation.plan import Plan
-from pdecnn.training.atomic import write_atomic
+from pdecnn.shared.files import write_atomic
 from pdecnn.viz import figures
 
 STYLE = """

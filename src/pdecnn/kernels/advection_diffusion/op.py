@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.functional import advection_diffusion as reference
+from pdecnn.reference import advection_diffusion as reference
 
 LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
 _ARGUMENTS = (
@@ -119,7 +119,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 def _no_double_backward(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(
         "advection_diffusion: its gradient cannot be differentiated again by the fused kernel. "
-        "Use pdecnn.functional.advection_diffusion, which is plain torch, where second derivatives are needed."
+        "Use pdecnn.reference.advection_diffusion, which is plain torch, where second derivatives are needed."
     )
 
 

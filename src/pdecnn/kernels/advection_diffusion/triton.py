@@ -18,8 +18,8 @@ import torch
 import triton
 from torch import Tensor
 
-from pdecnn.functional.boundary import Boundary
 from pdecnn.kernels.advection_diffusion.triton_kernels import backward_kernel, forward_kernel
+from pdecnn.reference.boundary import Boundary
 
 TILE_ELEMENTS = 1024
 """Largest tile: 16 warps of 2 elements per thread. More elements per thread spill registers (compiled for sm_90)."""
@@ -47,7 +47,7 @@ def forward(
     dy: float,
     boundary: str,
 ) -> Tensor:
-    """Returns `h^K`; shapes and meanings are those of `pdecnn.functional.advection_diffusion`, unchecked here.
+    """Returns `h^K`; shapes and meanings are those of `pdecnn.reference.advection_diffusion`, unchecked here.
 
     `h_prev=None` means `h_prev = h`, `f=None` means no source. The coefficients are tensors of the shape of `h`, of
     `(1, C, 1, 1)` or of no dimension. Any strides; arithmetic in float64 for float64, else in float32.

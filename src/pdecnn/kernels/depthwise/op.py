@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.functional.boundary import Boundary
-from pdecnn.functional.depthwise import depthwise as reference
-from pdecnn.functional.depthwise import depthwise_adjoint, extend
+from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.depthwise import depthwise as reference
+from pdecnn.reference.depthwise import depthwise_adjoint, extend
 
 LIBRARY: Any = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _TAGS = (torch.Tag.pt2_compliant_tag,)

@@ -139,7 +139,7 @@ def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
 def _no_double_backward(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(
         "global_training: its gradient cannot be differentiated again by the fused kernel. "
-        "Use torch's convolution and batch norm and pdecnn.functional.advection_diffusion where second derivatives "
+        "Use torch's convolution and batch norm and pdecnn.reference.advection_diffusion where second derivatives "
         "are needed."
     )
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.functional import shared_stencils as reference
+from pdecnn.reference import shared_stencils as reference
 
 LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -172,7 +172,7 @@ def _product_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 def _no_double_backward(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(
         "shared_expand: its gradient cannot be differentiated again by the fused kernel. Use the functions of "
-        "pdecnn.functional, which are plain torch, where second derivatives are needed."
+        "pdecnn.reference, which are plain torch, where second derivatives are needed."
     )
 
 

@@ -7,10 +7,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pdecnn.functional.spectral import cosine_matrix
 from pdecnn.kernels.native import Library
 from pdecnn.kernels.spectral_filter.choice import NATIVE, fastest
 from pdecnn.kernels.spectral_filter.op import LIBRARY, _adjoint, _filter, arithmetic
+from pdecnn.reference.spectral import cosine_matrix
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 _FORWARD = struct.Struct("=7q 5q 2q")  # as `ForwardCall` in cpu.cpp

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pdecnn.functional.spectral import cosine_matrix, even_and_odd, hartley_matrix, negated
+from pdecnn.reference.spectral import cosine_matrix, even_and_odd, hartley_matrix, negated
 
 
 class Method(NamedTuple):

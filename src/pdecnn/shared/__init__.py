@@ -1,0 +1,1 @@
+"""What all rooms share: modules and their hooks, optional imports, close names, atomic files."""

@@ -1,0 +1,74 @@
+"""The Global layer on channels-last rows, against the definitions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdecnn import reference
+from pdecnn.deploy import rows
+from pdecnn.layers import GlobalLayer
+from pdecnn.layers.fused_global import FusedGlobalLayer
+
+KINDS = st.sampled_from(["map", "channel", "number"])
+
+
+def rand(*shape, seed=0):
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@given(N=st.integers(1, 3), C=st.integers(1, 4), H=st.integers(1, 5), W=st.integers(1, 5))
+def test_rows_and_back(N, C, H, W):
+    q = rand(N, C, H, W)
+    held = rows.to_rows(q, W)
+    assert held.shape == (N, H, W * C)
+    assert torch.equal(held.view(N, H, W, C)[0, H - 1, W - 1], q[0, :, H - 1, W - 1])
+    assert torch.equal(rows.from_rows(held, C), q)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    H=st.integers(1, 6),
+    W=st.integers(1, 6),
+    K=st.integers(1, 4),
+    boundary=st.sampled_from(["periodic", "periodic", "neumann", "dirichlet"]),
+    kinds=st.tuples(KINDS, KINDS, KINDS, KINDS),
+    source=st.sampled_from(["none", "state", "previous", "other"]),
+    previous=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_steps_equal_the_scheme(H, W, K, boundary, kinds, source, previous, seed):
+    shapes = {"map": (2, 3, H, W), "channel": (1, 3, 1, 1), "number": ()}
+    h, other, h_prev = (rand(2, 3, H, W, seed=seed + i) for i in range(3))
+    u, v, D_x, D_y = (rand(*shapes[kind], seed=seed + 10 + i) for i, kind in enumerate(kinds))
+    h_prev = h_prev if previous else None
+    f = {"none": None, "state": h, "previous": h_prev, "other": other}[source]
+    options = {"K": K, "dt": 0.3, "dx": 0.9, "dy": 1.2, "boundary": boundary}
+    expected = reference.advection_diffusion(h, u, v, D_x, D_y, f, h_prev=h_prev, **options)
+    got = rows.advection_diffusion(h, h_prev, u, v, D_x, D_y, f, *options.values())
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+@pytest.mark.parametrize("diffusion", ["depthwise", 0.7])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"flow_sign": -1, "h_prev": "init", "dx": 2, "dy": 0.5},
+        {"act_layer": torch.nn.ReLU6},
+        {"boundary": "neumann"},
+        {"init": torch.nn.Conv2d(3, 3, 1)},
+    ],
+)
+def test_a_whole_layer_equals_the_operator(options, diffusion, kernel_size):
+    torch.manual_seed(0)
+    layer = GlobalLayer(3, kernel_size=kernel_size, diffusion=diffusion, **options).eval()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(torch.rand_like(p) - 0.3)
+        fused, x = FusedGlobalLayer(layer), torch.rand(2, 3, 4, 5)
+        expected = layer(x)
+        with rows.portable.InPlaceOf(rows.TABLE):
+            got = fused(x)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
