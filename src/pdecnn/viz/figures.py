@@ -7,20 +7,15 @@ from typing import Any
 
 from pdecnn.condensation.compare import ROWS
 from pdecnn.condensation.job import JobResult
+from pdecnn.shared.extras import require
 
 BEFORE, AFTER, INK = "#9aa5b1", "#1f6f8b", "#22303c"
 
 
 def require_matplotlib() -> Any:
     """`matplotlib.pyplot`, drawing to memory."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError('viz: figures need matplotlib: pip install "pdecnn[viz]".') from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    require("matplotlib", "viz").use("Agg")
+    return require("matplotlib.pyplot", "viz")
 
 
 def draw(paint: Callable[[Any], None], width: float = 5.6, height: float = 3.2) -> str:
