@@ -13,7 +13,7 @@ from torch import nn
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.tracker import all_names
 from pdecnn.condensation.apply import global_layer, own_replacement
-from pdecnn.condensation.progress import Report, begin
+from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.site import Cost, Run
 from pdecnn.shared.modules import eval_mode, listen
 
@@ -87,7 +87,7 @@ def measure_ms(model: nn.Module, inputs: tuple[Any, ...], done: Callable[[], Non
 
 
 def timed(
-    runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], *, progress: Report | None = None
+    runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], *, progress: ProgressCallback | None = None
 ) -> list[Run]:
     """The runs with milliseconds for every block, as measured inside the model, and for every Global layer."""
     paths = {path for run in runs for path in run.members()}
