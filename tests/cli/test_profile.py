@@ -44,7 +44,7 @@ def test_input_size_is_the_models_own_by_default():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["resnet81"], "no model named 'resnet81'. Close: resnet18"),
+        (["resnet81"], "no model named 'resnet81'. Close: 'resnet18'"),
         (["resnet18", "--input", "3,x"], "expected positive numbers such as 3,32,32, got '3,x'"),
         (["resnet18", "--input", "3,0,2"], "got '3,0,2'"),
     ],

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 import pdecnn
-from pdecnn.condensation.progress import Bars, PlainLines, choose_report
+from pdecnn.condensation.progress import Bars, PlainLines, choose_progress
 
 X = torch.zeros(1, 3, 32, 32)
 
@@ -86,14 +86,14 @@ def test_plain_lines_tell_stages_and_now_and_then_the_time_left(monkeypatch):
 
 def test_a_log_gets_lines(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(choose_report(), PlainLines)
+    assert isinstance(choose_progress(), PlainLines)
 
 
 def test_a_terminal_gets_bars():
     master, slave = pty.openpty()
     code = (
-        "from pdecnn.condensation.progress import choose_report\n"
-        "with choose_report() as report:\n    report('timing', 0, 2)\n    report('timing', 2, 2)"
+        "from pdecnn.condensation.progress import choose_progress\n"
+        "with choose_progress() as report:\n    report('timing', 0, 2)\n    report('timing', 2, 2)"
     )
     subprocess.run([sys.executable, "-c", code], stderr=slave, check=True, env={**os.environ, "TERM": "xterm"})
     os.close(slave)

@@ -8,7 +8,6 @@ from torch import nn
 
 from pdecnn import reference
 from pdecnn.deploy import portable
-from pdecnn.deploy.fold import affine
 from pdecnn.deploy.lower import lower
 from pdecnn.deploy.modules import solve_positive
 from pdecnn.reference.circulant import circulant_filter
@@ -114,14 +113,6 @@ def test_norms_are_folded_and_constants_computed():
     ]
     with torch.no_grad():
         torch.testing.assert_close(lowered(x), net(x), rtol=1e-5, atol=1e-5)
-
-
-def test_affine_is_the_norm():
-    norm = nn.BatchNorm1d(5).double().eval()
-    norm.running_mean.copy_(rand(5)), norm.running_var.copy_(rand(5, seed=1))
-    scale, shift = affine(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps)
-    x = rand(7, 5)
-    torch.testing.assert_close(scale * x + shift, norm(x))
 
 
 @given(m=st.integers(1, 5), seed=st.integers(0, 99))

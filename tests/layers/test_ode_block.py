@@ -122,5 +122,5 @@ def test_mistakes_are_named(monkeypatch):
         ODEBlock(Field(), gradient="direct", steps=-1)
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
     block = ODEBlock(Field(), gradient="direct", method="dopri5", steps=None)
-    with pytest.raises(ImportError, match=r'needs torchdiffeq. Run: pip install "pdecnn\[ode\]"'):
+    with pytest.raises(ImportError, match=r'layers: needs torchdiffeq, .*Run: pip install "pdecnn\[ode\]"'):
         block(torch.zeros(1, 3, dtype=torch.float64))

@@ -108,6 +108,16 @@ def test_fx_features():
 # replace_convs
 
 
+def test_a_convolution_with_two_names_stays_one():
+    conv = nn.Conv2d(8, 8, 3, padding=1)
+    small, report = pdecnn.replace_convs(nn.Sequential(conv, nn.ReLU(), conv))
+    assert small[0] is small[2]
+    assert not isinstance(small[2], nn.Conv2d)
+    assert len(report.swapped) == 1
+    alone, _ = pdecnn.replace_convs(conv)
+    assert type(alone) is type(small[0])
+
+
 def test_replace_convs_reports_every_convolution_with_its_reason():
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from pdecnn.models import HyperbolicConfig, HyperbolicNet
-from pdecnn.symmetry import fold, random_transforms, transform
+from pdecnn.symmetry import fold_norms, random_transforms, transform
 from pdecnn.symmetry.matrices import stream_matrices
 
 
@@ -41,7 +41,7 @@ def images(seed=1):
 
 def planted(seed=0, zeros=0.718):
     """A network with that share of zeros in its stream matrices, and the same one in random bases."""
-    net = fold(network(seed=seed))
+    net = fold_norms(network(seed=seed))
     generator = torch.Generator().manual_seed(seed + 100)
     for m in stream_matrices(net):
         m.layer.weight.data *= torch.rand(m.layer.weight.shape, generator=generator) > zeros

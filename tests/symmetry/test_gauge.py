@@ -2,13 +2,13 @@ import pytest
 import torch
 from symmetry_networks import images, network
 
-from pdecnn.symmetry import fold, quantise_gauge, verify
+from pdecnn.symmetry import fold_norms, quantise_gauge, verify
 from pdecnn.symmetry.gauge import quantised, round_weights
 from pdecnn.symmetry.matrices import stream_matrices
 
 
 def with_outliers(activation):
-    net = fold(network("cp", activation))
+    net = fold_norms(network("cp", activation))
     for m in stream_matrices(net):
         m.layer.weight.data.view(-1)[::17] *= 6
     return net

@@ -7,9 +7,10 @@ import pytest
 
 MODULES = [
     *(f"pdecnn.symmetry.{name}" for name in ("groups", "streams", "transform", "align", "gauge", "lifting")),
-    *(f"pdecnn.layers.{name}" for name in ("ball", "shared_expand", "variable_conv", "cp_block", "variation")),
+    *(f"pdecnn.layers.{name}" for name in ("ball", "shared_expand", "variable_conv", "cp_block")),
     "pdecnn.models.hyperbolic",
-    "pdecnn.analysis.divergence",
+    "pdecnn.training.variation",
+    "pdecnn.training.diverged",
 ]
 
 

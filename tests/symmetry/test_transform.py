@@ -14,7 +14,7 @@ from pdecnn.layers import HardBall
 from pdecnn.models import HyperbolicConfig, HyperbolicNet
 from pdecnn.symmetry import (
     Group,
-    fold,
+    fold_norms,
     lift_model,
     random_transforms,
     register_nonlinearity,
@@ -169,7 +169,7 @@ def test_norms_in_training_mode_break_it():
 def test_folding_changes_nothing_and_removes_the_norms_of_the_stream():
     for equation in ("cp", *EQUATIONS):
         net = network(equation)
-        folded = fold(net)
+        folded = fold_norms(net)
         assert_same_function(net, folded, images(), rtol=1e-12)
         assert isinstance(folded.stem.bn, nn.Identity)
         left = [name for name, m in folded.named_modules() if isinstance(m, nn.BatchNorm2d) and name.endswith(".norm")]
@@ -242,7 +242,7 @@ def test_refusals():
         lift_model(net)
     net.stages[0][0].norm = nn.GroupNorm(1, 8)
     with pytest.raises(TypeError, match="expected a BatchNorm2d at 'norm' after 'mix', got GroupNorm"):
-        fold(net)
+        fold_norms(net)
     net = network()
     net.stages[0][0] = type("Strange", (type(net.stages[0][0]),), {})(8)
     with pytest.raises(TypeError, match="unknown block Strange; known are Equation3"):

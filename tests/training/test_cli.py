@@ -111,7 +111,7 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path, config):
     "args, message",
     [
         (["train"], "give the name of a recipe"),
-        (["train", "quick/fashion-mni"], "Close: quick/fashion-mini"),
+        (["train", "quick/fashion-mni"], "Close: 'quick/fashion-mini'"),
         (["train", "quick/fashion-mini", "-o", "optimizer.rate=1"], "Extra inputs are not permitted"),
         (["train", "quick/fashion-mini", "--on-nan", "cry"], "expected stop or resume"),
         (["train", "quick/fashion-mini", "--model", "no_such_net"], "no model named 'no_such_net'"),

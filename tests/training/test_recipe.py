@@ -117,7 +117,7 @@ def test_extends_merges_part_by_part(tmp_path):
 
 
 def test_unknown_recipe_gives_close_names():
-    with pytest.raises(RecipeError, match=r"no recipe named 'quick/fashion'\. Close: quick/fashion-mini"):
+    with pytest.raises(RecipeError, match=r"no recipe named 'quick/fashion'\. Close: 'quick/fashion-mini'"):
         load_recipe("quick/fashion")
 
 

@@ -9,13 +9,18 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+
+from pdecnn.shared.environment import cpu_name
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -56,18 +61,18 @@ class Timing:
 
 
 def measure(
-    candidates: Mapping[str, Callable[[], object]],
+    candidates: Mapping[Key, Callable[[], object]],
     *,
     rounds: int = 20,
     warmup: int = 3,
     min_seconds: float = 2e-3,
     settle_seconds: float = 5e-3,
     max_seconds: float | None = None,
-) -> dict[str, Timing]:
+) -> dict[Key, Timing]:
     """Times the candidates in interleaved rounds.
 
     Args:
-        candidates: Functions of no argument, by name.
+        candidates: Functions of no argument, by name or by any other key.
         rounds: Number of samples of each candidate.
         warmup: Calls of each candidate before the first sample.
         min_seconds: A sample repeats the call until it lasts about this long, so that the clock's grain does not show.
@@ -91,7 +96,7 @@ def measure(
             function()
         once = max(_time(function, 1), 1e-9)
         settling[name], calls[name] = round(settle_seconds / once), max(1, round(min_seconds / once))
-    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    samples: dict[Key, list[float]] = {name: [] for name in candidates}
     start = time.perf_counter()
     for i in range(rounds):
         names = list(candidates)[:: 1 if i % 2 == 0 else -1]
@@ -101,7 +106,7 @@ def measure(
             samples[name].append(_time(candidates[name], calls[name]))
         if max_seconds is not None and i >= 2 and time.perf_counter() - start > max_seconds:
             break
-    return {name: Timing(name, tuple(s)) for name, s in samples.items()}
+    return {name: Timing(str(name), tuple(s)) for name, s in samples.items()}
 
 
 def percentile(samples: Sequence[float], q: float) -> float:
@@ -132,7 +137,7 @@ def threads(n: int) -> Iterator[None]:
 def environment() -> dict[str, str | int]:
     """What a benchmark result must carry: CPU, cores, versions, commit (with `+` when the tree has changes)."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count() or 1,
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
@@ -156,15 +161,6 @@ def _wait_for_gpu() -> None:
     """Calls return before a GPU has done the work: the clock waits for it. Without a GPU in use, nothing happens."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _commit() -> str:

@@ -1,7 +1,6 @@
 """Who uses a tensor last: found by watching every operator of one run."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS
+from pdecnn.shared.modules import listen
 
 # Operators whose result is new memory whatever the layout, dtype and size of their inputs. Others, such as the copy in
 # `x.contiguous()`, are made for one input and left out for another, so that the same line gives `x` itself.
@@ -35,16 +35,13 @@ def last_readers(model: nn.Module, x: Tensor, candidates: set[nn.Module]) -> set
     seen: list[tuple[nn.Module, StorageWeakRef, int]] = []
     refused: set[nn.Module] = set()
 
-    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def after(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
         if len(args) == 1 and _may_become(args[0], output):
             seen.append((module, _memory(args[0]), watch.time))
         else:
             refused.add(module)
 
-    with ExitStack() as stack:
-        for module in candidates:  # before the hooks of others, which are users of the input like any other
-            stack.enter_context(module.register_forward_hook(after, prepend=True))
-        stack.enter_context(watch)
+    with listen(candidates, after=after, first=True), watch:  # the hooks of others are users like any other
         output = model(x)
     for module, memory, time in seen:
         if memory not in watch.made or watch.last_use[memory] > time or not memory.expired():

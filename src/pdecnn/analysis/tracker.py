@@ -3,8 +3,8 @@
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS, has_formula, kind_of, macs_of, reason_uncounted
+from pdecnn.shared.modules import listen
 
 _LAYER_KINDS = ("convolution", "linear", "pde")
 _AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
@@ -45,7 +46,7 @@ def track(model: nn.Module, inputs: Sequence[Any]) -> Tally:
     """Runs `model(*inputs)` and returns what was counted."""
     tally = Tally()
     running: list[str] = []
-    with _hooks(model, tally, running), _Watcher(tally, running, model, inputs):
+    with _calls(model, tally, running), _Watcher(tally, running, model, inputs):
         model(*inputs)
     return tally
 
@@ -58,32 +59,23 @@ def all_names(model: nn.Module) -> dict[nn.Module, list[str]]:
     return names
 
 
-@contextmanager
-def _hooks(model: nn.Module, tally: Tally, running: list[str]) -> Iterator[None]:
+def _calls(model: nn.Module, tally: Tally, running: list[str]) -> AbstractContextManager[None]:
     """Keeps `running` equal to the stack of modules being called, and counts the pools that thop counts."""
     names = all_names(model)
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         # a module that is held in two places is named by the place nearest to its caller
         caller = running[-1] if running else ""
         name = max(names[module], key=lambda n: (n == caller or n.startswith(caller + "."), -len(n)))
         running.append(name)
         tally.calls[name] += 1
 
-    def leave(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    def leave(module: nn.Module, args: tuple[Any, ...], kwargs: Any, out: Any) -> None:
         name = running.pop()
         if isinstance(out, Tensor) and isinstance(module, (*_AVERAGE_POOLS, *_GLOBAL_POOLS)):
             tally.thop[name] += _thop_pool(module, args[0], out)
 
-    handles = []
-    for module in names:
-        handles.append(module.register_forward_pre_hook(enter))
-        handles.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return listen(names, before=enter, after=leave, always=True)
 
 
 def _thop_pool(module: nn.Module, x: Tensor, out: Tensor) -> int:

@@ -82,7 +82,7 @@ def run_example(
     """The main job."""
     from pdecnn.condensation.compare import comparison_table
     from pdecnn.condensation.job import StoppedError, run_job
-    from pdecnn.condensation.progress import choose_report
+    from pdecnn.condensation.progress import choose_progress
     from pdecnn.training.progress import Reporter, choose_reporter
     from pdecnn.viz import write_report
 
@@ -91,7 +91,7 @@ def run_example(
         return
     say = (lambda text: None) if as_json else (lambda text: typer.echo(text, err=True))
     try:
-        with choose_report() as progress:
+        with choose_progress() as progress:
             result = run_job(
                 folder,
                 epochs=epochs,
@@ -132,21 +132,21 @@ def condense_one(
     import torch
 
     from pdecnn.condensation import condense, plan, save_condensed
-    from pdecnn.condensation.progress import choose_report
+    from pdecnn.condensation.progress import choose_progress
 
     net = make_model(name, pretrained)
     size = parse_size(input_size) if input_size else _own_size(net)
     x = torch.randn(1, *size, generator=torch.Generator().manual_seed(0))
     console = Console()
     if dry_run:
-        with choose_report() as progress:
+        with choose_progress() as progress:
             made = plan(net, x, **options, progress=None if as_json else progress)
         if as_json:
             typer.echo(json.dumps(made.to_dict()))
         else:
             console.print(made)
         return
-    with choose_report() as progress:
+    with choose_progress() as progress:
         small, report = condense(net, x, **options, progress=None if as_json else progress)
     folder.mkdir(parents=True, exist_ok=True)
     report.plan.save(folder / "plan.json")

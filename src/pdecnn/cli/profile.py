@@ -12,6 +12,7 @@ from torch import nn
 
 from pdecnn.analysis.cost import profile
 from pdecnn.cli import app
+from pdecnn.shared.names import close_to
 
 
 @app.command("profile")
@@ -41,11 +42,8 @@ def command(
 
 def create(name: str, num_classes: int | None = None, *, pretrained: bool = False) -> nn.Module:
     """A model of the registry by name, or a usage error that names the close ones."""
-    import difflib
-
     if not timm.is_model(name):
-        close = difflib.get_close_matches(name, timm.list_models(), n=4, cutoff=0.5)
-        hint = f" Close: {', '.join(close)}." if close else ""
+        hint = close_to(name, timm.list_models(), n=4, cutoff=0.5)
         raise typer.BadParameter(f"no model named {name!r}.{hint}", param_hint="MODEL")
     options = {} if num_classes is None else {"num_classes": num_classes}
     net: nn.Module = timm.create_model(name, pretrained=pretrained, **options)

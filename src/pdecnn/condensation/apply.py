@@ -1,7 +1,7 @@
 """Carry out a plan: the blocks of each run go, a Global layer comes in the place of the last of them."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from pdecnn.condensation.dense import shorten
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.models._options import GlobalOptions
+from pdecnn.shared.modules import replace
 
 DEFAULTS = GlobalOptions(coef_bias=False)
 
@@ -69,21 +70,13 @@ def _condense(model: nn.Module, run: Run) -> None:
     else:
         layer = global_layer(run, _first_guess(parent, run), like)
         layer = ChannelsLast(layer) if run.channels_last else layer
-    new = {id(m): nn.Identity() for m in removed}
-    _replace(model, {**new, id(last): _with_hooks(layer.train(last.training), last)})
+    new = {m: nn.Identity() for m in removed[:-1]} | {last: _with_hooks(layer.train(last.training), last)}
+    replace(model, lambda module: new.get(module, module))
 
 
 def own_replacement(removed: Sequence[nn.Module]) -> Replacement | None:
     """The function that a user registered for these blocks, if any; norms and activations beside them do not count."""
     return registered([m for m in removed if any(True for _ in m.parameters())])
-
-
-def _replace(model: nn.Module, new: Mapping[int, nn.Module]) -> None:
-    """Puts in the new modules, by `id` of the old, under every name that a model has for these."""
-    for module in list(model.modules()):
-        for name, child in module._modules.items():
-            if id(child) in new:
-                module._modules[name] = new[id(child)]
 
 
 def _first_guess(parent: nn.Module, run: Run) -> nn.Module | None:

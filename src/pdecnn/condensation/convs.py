@@ -9,6 +9,7 @@ from torch import nn
 
 from pdecnn.layers.depthwise import DepthwiseConv2d
 from pdecnn.layers.linear_mix import LinearMixConv2d
+from pdecnn.shared.modules import replace
 
 KINDS = ("linearmix", "depthwise")
 
@@ -81,7 +82,8 @@ def replace_convs(
     if kind not in KINDS:
         raise ValueError(f"replace_convs: kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}.")
     model = copy.deepcopy(model)
-    rows, swaps = [], {}
+    rows: list[Swap] = []
+    swaps: dict[nn.Module, nn.Module] = {}
     for name, conv in model.named_modules():
         if not isinstance(conv, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             continue
@@ -91,15 +93,12 @@ def replace_convs(
             if only is not None and not only(name, conv):
                 reason = "not chosen"
             else:
-                swaps[name] = _swap(conv, kind, fit)
-                after = sum(p.numel() for n, p in swaps[name].named_parameters() if n != "bias")
+                swaps[conv] = _swap(conv, kind, fit)
+                after = sum(p.numel() for n, p in swaps[conv].named_parameters() if n != "bias")
         rows.append(Swap(name, before, after, reason))
     if not rows:
         raise ValueError(f"replace_convs: {type(model).__name__} has no convolution.")
-    for name, layer in swaps.items():
-        if not name:
-            return layer, ReplaceReport(kind, tuple(rows))
-        model.set_submodule(name, layer)
+    model = replace(model, lambda module: swaps.get(module, module))
     return model, ReplaceReport(kind, tuple(rows))
 
 

@@ -17,7 +17,7 @@ from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.modules import eval_mode, listen
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,19 @@ def fit_layers(
 @torch.no_grad()
 def collect(model: nn.Module, paths: Iterable[str], inputs: Iterable[Tensor], *, outputs: bool) -> dict[str, Tensor]:
     """What the modules are given, or with `outputs` what they give, over all inputs, in eval mode."""
-    stores: dict[str, list[Tensor]] = {path: [] for path in paths}
-    handles = []
-    for path, store in stores.items():
-        module = model.get_submodule(path)
-        if outputs:
-            handles.append(module.register_forward_hook(_keep_output(store)))
-        else:
-            handles.append(module.register_forward_pre_hook(_keep_input(store)))
-    try:
-        with eval_mode(model):
-            for x in inputs:
-                model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {path: torch.cat(store) for path, store in stores.items()}
+    modules = {path: model.get_submodule(path) for path in paths}
+    stores: dict[nn.Module, list[Tensor]] = {module: [] for module in modules.values()}
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+        stores[module].append(args[0].detach().clone())  # blocks may work in place
+
+    def after(module: nn.Module, args: Any, kwargs: Any, out: Tensor) -> None:
+        stores[module].append(out.detach().clone())
+
+    with eval_mode(model), listen(stores, after=after) if outputs else listen(stores, before=before):
+        for x in inputs:
+            model(x)
+    return {path: torch.cat(stores[module]) for path, module in modules.items()}
 
 
 @torch.no_grad()
@@ -130,20 +127,6 @@ def recalibrate(model: nn.Module, site: str, inputs: Iterable[Tensor]) -> None:
             model(x)
     for m, momentum in zip(norms, momenta, strict=True):
         m.momentum = momentum
-
-
-def _keep_input(store: list[Tensor]) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-        store.append(args[0].detach().clone())  # blocks may work in place
-
-    return hook
-
-
-def _keep_output(store: list[Tensor]) -> Callable[..., None]:
-    def hook(module: nn.Module, args: Any, out: Tensor) -> None:
-        store.append(out.detach().clone())
-
-    return hook
 
 
 def _channels_first(maps: Tensor, run: Run) -> Tensor:

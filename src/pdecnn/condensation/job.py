@@ -17,7 +17,7 @@ from pdecnn.condensation.deployed import OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.progress import Report
+from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.deploy.check import ExportError
 from pdecnn.shared.files import clean_up, write_atomic
 from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
@@ -80,7 +80,7 @@ def run_job(
     plan_options: Mapping[str, Any] | None = None,
     data: Dataset | None = None,
     say: Callable[[str], None] | None = None,
-    progress: Report | None = None,
+    progress: ProgressCallback | None = None,
     reporter: Callable[[], Reporter] = Reporter,
 ) -> JobResult:
     """Condenses a ResNet-32 on the embedded images and recovers its accuracy; everything is written to `folder`.

@@ -18,7 +18,7 @@ from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
-from pdecnn.condensation.progress import Report, begin
+from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.propose import (
     ROUNDS,
     choose,
@@ -200,7 +200,7 @@ def plan(
     budget: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
-    progress: Report | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Plan:
     """Finds the runs of repeated blocks of a CNN and plans one Global layer for each.
 
@@ -335,7 +335,7 @@ def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def _counted(
-    model: nn.Module, inputs: tuple[Any, ...], runs: list[Run], progress: Report | None
+    model: nn.Module, inputs: tuple[Any, ...], runs: list[Run], progress: ProgressCallback | None
 ) -> tuple[list[Run], Cost]:
     """The runs with what their blocks and their Global layers cost, and the cost of the model."""
     if not runs:
@@ -367,7 +367,7 @@ def _that_work(
     runs: list[Run],
     notes: Record,
     skipped: list[Skipped],
-    progress: Report | None,
+    progress: ProgressCallback | None,
 ) -> list[Run]:
     """The runs whose replacement works, with the size of the maps they meet; tried together and, if need be, alone."""
     if not runs:
@@ -400,7 +400,7 @@ def _nothing(model: nn.Module, notes: Record, skipped: list[Skipped]) -> str:
 
 
 def _within(
-    made: Plan, model: nn.Module, inputs: tuple[Any, ...], budget: Mapping[str, Any], progress: Report | None
+    made: Plan, model: nn.Module, inputs: tuple[Any, ...], budget: Mapping[str, Any], progress: ProgressCallback | None
 ) -> Plan:
     """The plan with as many blocks as the budget allows; latency is measured on the model that comes out."""
     total, runs = made.before, list(made.runs)

@@ -9,11 +9,11 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-Report = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Called with what is being done, how many of its parts are done, and how many there are; 0 begins a stage."""
 
 
-def begin(report: Report | None, text: str, total: int) -> Callable[[], None]:
+def begin(report: ProgressCallback | None, text: str, total: int) -> Callable[[], None]:
     """Begins a stage; each call of what is returned says that one more part is done.
 
     Example:
@@ -96,6 +96,6 @@ class Bars:
         self.close()
 
 
-def choose_report() -> Bars | PlainLines:
+def choose_progress() -> Bars | PlainLines:
     """Bars on a terminal, plain lines otherwise; use it in a `with` statement."""
     return Bars() if sys.stderr.isatty() else PlainLines()

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,9 @@ from torch import nn
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.tracker import all_names
 from pdecnn.condensation.apply import global_layer, own_replacement
-from pdecnn.condensation.progress import Report, begin
+from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.site import Cost, Run
-from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.modules import eval_mode, listen
 
 ROUNDS = 7  # samples of a latency
 BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
@@ -82,38 +83,27 @@ def measure_ms(model: nn.Module, inputs: tuple[Any, ...], done: Callable[[], Non
             samples.append(1e3 * (time.perf_counter() - start))
             if done:
                 done()
-    return sorted(samples)[len(samples) // 2]
+    return statistics.median_high(samples)
 
 
 def timed(
-    runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], *, progress: Report | None = None
+    runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], *, progress: ProgressCallback | None = None
 ) -> list[Run]:
     """The runs with milliseconds for every block, as measured inside the model, and for every Global layer."""
     paths = {path for run in runs for path in run.members()}
-    began: dict[str, float] = {}
-    samples: dict[str, list[float]] = {path: [] for path in paths}
+    modules = {path: model.get_submodule(path) for path in paths}
+    began: dict[nn.Module, float] = {}
+    samples: dict[nn.Module, list[float]] = {module: [] for module in modules.values()}
 
-    def hooks(path: str) -> tuple[Any, Any]:
-        def enter(module: nn.Module, args: Any) -> None:
-            began[path] = time.perf_counter()
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        began[module] = time.perf_counter()
 
-        def leave(module: nn.Module, args: Any, out: Any) -> None:
-            samples[path].append(1e3 * (time.perf_counter() - began[path]))
+    def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        samples[module].append(1e3 * (time.perf_counter() - began[module]))
 
-        return enter, leave
-
-    handles = []
-    for path in paths:
-        enter, leave = hooks(path)
-        module = model.get_submodule(path)
-        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-    try:
-        done = begin(progress, f"timing {len(paths)} blocks", ROUNDS)
-        measure_ms(model, inputs, done)
-    finally:
-        for handle in handles:
-            handle.remove()
-    median = {path: sorted(s)[len(s) // 2] for path, s in samples.items()}
+    with listen(samples, before=enter, after=leave):
+        measure_ms(model, inputs, begin(progress, f"timing {len(paths)} blocks", ROUNDS))
+    median = {path: statistics.median_high(samples[module]) for path, module in modules.items()}
     done = begin(progress, "timing Global layers", len(runs))
     found = []
     for run in runs:

@@ -1,7 +1,6 @@
 """What every module of a model was given and what it gave, in one forward pass."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.modules import eval_mode, listen
 
 _NON_NEGATIVE = ("relu", "relu_", "hardtanh", "hardtanh_", "sigmoid", "sigmoid_", "hardsigmoid", "hardsigmoid_")
 
@@ -98,7 +97,7 @@ def record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
     """
     result = Record()
     running: list[Call] = []
-    with eval_mode(model), torch.no_grad(), _hooks(model, result, running), _Watcher(result, running):
+    with eval_mode(model), torch.no_grad(), _calls(model, result, running), _Watcher(result, running):
         out = model(*inputs)
     leaves = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
     result.returned = {id(t) for t in leaves}
@@ -108,8 +107,8 @@ def record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
     return result
 
 
-@contextmanager
-def _hooks(model: nn.Module, result: Record, running: list[Call]) -> Iterator[None]:
+def _calls(model: nn.Module, result: Record, running: list[Call]) -> AbstractContextManager[None]:
+    """Keeps `running` equal to the stack of calls, and notes each of them in `result`."""
     count = 0
     names = {module: name for name, module in model.named_modules()}
 
@@ -131,15 +130,7 @@ def _hooks(model: nn.Module, result: Record, running: list[Call]) -> Iterator[No
         if isinstance(out, Tensor):
             call.output, call.shape = out, tuple(out.shape)
 
-    handles = []
-    for module in names:
-        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(module.register_forward_hook(leave, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return listen(names, before=enter, after=leave)
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Try a condensed model before it is promised: it must run, answer in the same shapes, and stay finite."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from pdecnn.condensation.apply import apply_runs, global_layers, start_coefficie
 from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.shared.modules import listen
 
 
 def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], notes: Record) -> tuple[list[Run], str]:
@@ -25,9 +26,9 @@ def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], not
     sizes: dict[str, float] = {}
     try:
         small = apply_runs(model, runs)
-        for site, layer in global_layers(small, runs).items():
-            layer.register_forward_pre_hook(_start_from(sizes, site))
-        found = record(small, tuple(lively(x) for x in inputs))
+        sites = {layer: site for site, layer in global_layers(small, runs).items()}
+        with listen(sites, before=lambda layer, args, _: sizes.update({sites[layer]: _start(layer, args)})):
+            found = record(small, tuple(lively(x) for x in inputs))
     except Exception as error:
         return [], f"{type(error).__name__}: {error}"[:200]
     failure = _difference(runs, notes, found)
@@ -47,14 +48,12 @@ def lively(x: Any) -> Any:
     return noise.to(device=x.device, dtype=x.dtype)
 
 
-def _start_from(sizes: dict[str, float], site: str) -> Callable[[GlobalLayer, tuple[Any, ...]], None]:
-    def hook(layer: GlobalLayer, args: tuple[Any, ...]) -> None:
-        h, _ = layer.first_guess(*args)
-        rms = 1.0 if h.is_meta else float(h.double().square().mean().sqrt())
-        sizes[site] = float(f"{rms:.4g}")
-        start_coefficients(layer, sizes[site])
-
-    return hook
+def _start(layer: GlobalLayer, args: tuple[Any, ...]) -> float:
+    """Starts the coefficients of a layer from the size of the map that it is given, and returns that."""
+    h, _ = layer.first_guess(*args)
+    rms = 1.0 if h.is_meta else float(f"{float(h.double().square().mean().sqrt()):.4g}")
+    start_coefficients(layer, rms)
+    return rms
 
 
 def _difference(runs: Sequence[Run], notes: Record, found: Record) -> str:

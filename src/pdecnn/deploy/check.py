@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.modules import eval_mode, listen
 
 TOLERANCE = 1e-4  # of the largest output
 
@@ -102,18 +102,12 @@ def first_difference(
         if args and not kwargs and module not in given and all(isinstance(q, Tensor) for q in args):
             given[module] = tuple(q.clone() for q in args)  # now, since the module may change them in place
 
-    def after(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+    def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if module in given and module not in seen:
             seen[module] = [q.clone() for q in as_outputs(result)]
 
-    handles: list[Any] = [m.register_forward_pre_hook(before, with_kwargs=True) for m in twin.modules()]
-    handles += [m.register_forward_hook(after) for m in twin.modules()]
-    try:
-        with torch.no_grad():
-            twin(*[x.clone() for x in inputs])
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), listen(twin.modules(), before=before, after=after):
+        twin(*[x.clone() for x in inputs])
     names = {module: f"{name or 'the model'} ({type(module).__name__})" for name, module in twin.named_modules()}
     passed_over = ""
     for module, outputs in seen.items():

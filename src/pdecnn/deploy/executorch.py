@@ -12,23 +12,13 @@ from torch import Tensor, nn
 
 from pdecnn.deploy.check import Runner
 from pdecnn.deploy.lower import lower, trace
-
-
-def _require(module: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"export: format 'pte' needs {module}, which is not installed. Run: pip install executorch"
-        ) from error
+from pdecnn.shared.extras import require
 
 
 def write_pte(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
     """Writes `model` for the batch of `inputs`; XNNPACK plans its memory for fixed sizes."""
-    exir = _require("executorch.exir")
-    xnnpack = _require("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    exir = require("executorch.exir", "executorch")
+    xnnpack = require("executorch.backends.xnnpack.partition.xnnpack_partitioner", "executorch")
     lowered = lower(model, inputs, dynamic_batch=False)
     program = trace(lowered, inputs, dynamic_batch=False)
     edge = exir.to_edge_transform_and_lower(program, partitioner=[xnnpack.XnnpackPartitioner()])
@@ -37,7 +27,7 @@ def write_pte(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
 
 def load_pte(path: Path) -> Runner:
     """A function of tensors that runs the file `path`, for the batch it was written for."""
-    runtime = _require("executorch.runtime").Runtime.get()
+    runtime = require("executorch.runtime", "executorch").Runtime.get()
     program = runtime.load_program(path)
     method = program.load_method("forward")
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from pdecnn.deploy.check import answers
-from pdecnn.deploy.fold import changes_in_place, fold
 from pdecnn.deploy.modules import prepare
 from pdecnn.deploy.portable import TABLE, Table, WithTable
+from pdecnn.deploy.simplify import changes_in_place, simplify
 
 
 def lower(
@@ -64,7 +64,7 @@ def lower_with(
     module: Any = program.module(check_guards=False)
     if changes_in_place(module.graph):
         module = program.run_decompositions({}).module(check_guards=False)  # the same without such changes
-    return fold(module)
+    return simplify(module)
 
 
 def trace(module: nn.Module, inputs: Sequence[Tensor], *, dynamic_batch: bool = True) -> torch.export.ExportedProgram:

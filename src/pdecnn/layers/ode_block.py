@@ -9,13 +9,15 @@ Three ways to its gradient, by name:
   backward pass [Gholami, Keutzer, Biros 2019: ANODE]. It needs no torchdiffeq.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from pdecnn.shared.extras import require
 
 GRADIENTS = ("anode", "direct", "adjoint")
 
@@ -28,7 +30,7 @@ TABLEAUS: dict[str, tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]] = {
 }
 
 
-def runge_kutta(f: nn.Module, h: Tensor, steps: int, method: str, t1: float = 1.0) -> Tensor:
+def runge_kutta(f: Callable[[Tensor, Tensor], Tensor], h: Tensor, steps: int, method: str, t1: float = 1.0) -> Tensor:
     """`steps` equal explicit steps of `dh/dt = f(t, h)` from 0 to `t1`.
 
     Example:
@@ -96,7 +98,6 @@ class ODEBlock(nn.Module):
         self.f, self.gradient, self.method, self.steps = f, gradient, method, steps
         self.rtol, self.atol, self.t1 = rtol, atol, t1
         self.evaluations = 0
-        f.register_forward_pre_hook(self._count)
 
     def forward(self, h: Tensor) -> Tensor:
         """The state at time `t1`, of the shape of `h`."""
@@ -105,9 +106,16 @@ class ODEBlock(nn.Module):
             return self._torchdiffeq(h)
         assert self.steps is not None
         if not (torch.is_grad_enabled() and self.training):
-            return runge_kutta(self.f, h, self.steps, self.method, self.t1)
+            return runge_kutta(self._slope, h, self.steps, self.method, self.t1)
         out: Tensor = checkpoint(
-            runge_kutta, self.f, h, self.steps, self.method, self.t1, use_reentrant=False, context_fn=self._contexts
+            runge_kutta,
+            self._slope,
+            h,
+            self.steps,
+            self.method,
+            self.t1,
+            use_reentrant=False,
+            context_fn=self._contexts,
         )
         return out
 
@@ -117,20 +125,22 @@ class ODEBlock(nn.Module):
         return f"gradient={self.gradient!r}, method={self.method!r}, {steps}, t1={self.t1:g}"
 
     def _torchdiffeq(self, h: Tensor) -> Tensor:
-        try:
-            from torchdiffeq import odeint, odeint_adjoint
-        except ImportError as error:
-            raise ImportError(
-                f'ODEBlock: gradient={self.gradient!r} needs torchdiffeq. Run: pip install "pdecnn[ode]"'
-            ) from error
+        torchdiffeq = require("torchdiffeq", "ode")
         times = torch.tensor([0.0, self.t1], dtype=h.dtype, device=h.device)
-        options = {} if self.steps is None else {"options": {"step_size": self.t1 / self.steps}}
-        solve: Any = odeint_adjoint if self.gradient == "adjoint" else odeint
-        out: Tensor = solve(self.f, h, times, rtol=self.rtol, atol=self.atol, method=self.method, **options)[1]
+        options: dict[str, Any] = {"rtol": self.rtol, "atol": self.atol, "method": self.method}
+        if self.steps is not None:
+            options["options"] = {"step_size": self.t1 / self.steps}
+        if self.gradient == "direct":
+            out: Tensor = torchdiffeq.odeint(self._slope, h, times, **options)[1]
+        else:
+            parameters = tuple(self.f.parameters())
+            out = torchdiffeq.odeint_adjoint(self._slope, h, times, adjoint_params=parameters, **options)[1]
         return out
 
-    def _count(self, *_: Any) -> None:
+    def _slope(self, t: Tensor, h: Tensor) -> Tensor:
         self.evaluations += 1
+        slope: Tensor = self.f(t, h)
+        return slope
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _frozen_statistics(self.f)

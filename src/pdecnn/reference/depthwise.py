@@ -38,7 +38,7 @@ def depthwise_adjoint(z: Tensor, k: Tensor, boundary: str | Boundary = "periodic
     """`K^T z`: the operator with `<depthwise(y, k), z> = <y, depthwise_adjoint(z, k)>`."""
     boundary = check_stencil(z, k, boundary, "depthwise_adjoint")
     radius = [m // 2 for m in k.shape[1:]]
-    return fold(CONV_TRANSPOSE[k.ndim - 1](z, k.unsqueeze(1), groups=k.shape[0]), radius, boundary)
+    return extend_adjoint(CONV_TRANSPOSE[k.ndim - 1](z, k.unsqueeze(1), groups=k.shape[0]), radius, boundary)
 
 
 def pointwise(y: Tensor, M: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ def extend(y: Tensor, radius: list[int], boundary: Boundary) -> Tensor:
     return y
 
 
-def fold(z: Tensor, radius: list[int], boundary: Boundary) -> Tensor:
-    """The adjoint of `extend`: what was copied from a pixel is added to it."""
+def extend_adjoint(z: Tensor, radius: list[int], boundary: Boundary) -> Tensor:
+    """Adds to each pixel what `extend` copied from it: the adjoint of `extend`."""
     if boundary is Boundary.DIRICHLET:
         return functional.pad(z, [-r for r in reversed(radius) for _ in range(2)])
     for axis, r in enumerate(radius, start=2):

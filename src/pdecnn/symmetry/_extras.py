@@ -1,24 +1,15 @@
 """The parts of `symmetry` that need torch's parametrizations, geotorch or scipy (`pip install "pdecnn[symmetry]"`)."""
 
-import importlib
-from types import ModuleType
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-
-def require(name: str) -> ModuleType:
-    """The optional module `name`, or an error that says how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f'symmetry: this needs {name}. Run: pip install "pdecnn[symmetry]"') from error
+from pdecnn.shared.extras import require
 
 
 def assignment(gain: Tensor) -> Tensor:
     """The permutation `src` that maximises `sum_i gain[i, src[i]]`."""
-    optimize = require("scipy.optimize")
+    optimize = require("scipy.optimize", "symmetry")
     _, columns = optimize.linear_sum_assignment(gain.detach().cpu().numpy(), maximize=True)
     return torch.as_tensor(columns)
 
@@ -45,7 +36,7 @@ def orthogonal_parameter(start: Tensor) -> nn.Module:
 def invertible_parameter(start: Tensor) -> nn.Module:
     """An element of the component of GL(n) that holds `start`."""
     module = Parameter(start)
-    require("geotorch").invertible(module, "weight")
+    require("geotorch", "symmetry").invertible(module, "weight")
     module.double().weight = start.detach().double()  # type: ignore[assignment]
     return module
 

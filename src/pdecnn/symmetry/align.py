@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from pdecnn.models.hyperbolic import HyperbolicNet
 from pdecnn.symmetry import _extras
-from pdecnn.symmetry.fold import fold
 from pdecnn.symmetry.groups import Group
+from pdecnn.symmetry.norms import fold_norms
 from pdecnn.symmetry.streams import check_model, symmetry_of
 from pdecnn.symmetry.transform import transform
 
@@ -92,7 +92,7 @@ def average(model_a: nn.Module, model_b: nn.Module, share: float = 0.5) -> Hyper
     """The network whose folded weights are `(1 - share) a + share b`; align the two first."""
     if not 0 <= share <= 1:
         raise ValueError(f"average: share must be in [0, 1], got {share}.")
-    a, b = fold(model_a), fold(model_b)
+    a, b = fold_norms(model_a), fold_norms(model_b)
     mine, theirs = a.state_dict(), b.state_dict()
     if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in theirs.items()}:
         raise ValueError("average: the networks differ in their weights' names or shapes.")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.models.hyperbolic import HyperbolicNet
-from pdecnn.symmetry.fold import fold
 from pdecnn.symmetry.groups import Group
 from pdecnn.symmetry.matrices import continuous, descend, stream_matrices
+from pdecnn.symmetry.norms import fold_norms
 from pdecnn.symmetry.streams import symmetry_of
 from pdecnn.symmetry.transform import transform, verify
 
@@ -71,7 +71,7 @@ def quantise_gauge(
     symmetry = continuous(symmetry_of(model), (Group.GL, Group.O, Group.MONOMIAL, Group.POSITIVE_MONOMIAL))
     if not symmetry:
         raise ValueError("quantise_gauge: no stage has a continuous symmetry.")
-    folded = fold(copy.deepcopy(model).double())
+    folded = fold_norms(copy.deepcopy(model).double())
     matrices = stream_matrices(folded)
     generator = torch.Generator().manual_seed(seed)
     identity = {s: torch.eye(q.width, dtype=torch.float64) for s, q in symmetry.items()}

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.models.hyperbolic import HyperbolicNet
-from pdecnn.symmetry.fold import fold
 from pdecnn.symmetry.groups import Group
 from pdecnn.symmetry.matrices import StreamMatrix, continuous, descend, stream_matrices
+from pdecnn.symmetry.norms import fold_norms
 from pdecnn.symmetry.polish import CONVERGED, polish
 from pdecnn.symmetry.streams import StageSymmetry, symmetry_of
 from pdecnn.symmetry.transform import transform, verify
@@ -91,7 +91,7 @@ def sparsify(
         raise ValueError(f"sparsify: no stage has a symmetry that can create zeros (O or GL): {reasons}.")
     if start not in ("identity", "closed_form"):
         raise ValueError(f"sparsify: start must be 'identity' or 'closed_form', got {start!r}.")
-    folded = fold(copy.deepcopy(model).double())
+    folded = fold_norms(copy.deepcopy(model).double())
     matrices = stream_matrices(folded)
     identity = {s: torch.eye(q.width, dtype=torch.float64) for s, q in symmetry.items()}
     T = identity if start == "identity" else closed_form(matrices, symmetry)

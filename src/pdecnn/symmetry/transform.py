@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pdecnn.models.hyperbolic import HyperbolicNet
 from pdecnn.symmetry.actions import act_on_input, act_on_output, read, write
-from pdecnn.symmetry.fold import fold
+from pdecnn.symmetry.norms import fold_norms
 from pdecnn.symmetry.streams import StageSymmetry, symmetry_of, walk
 
 
@@ -33,7 +33,7 @@ def transform(model: nn.Module, T: Mapping[int, Tensor], *, force: bool = False)
     symmetry = symmetry_of(model)
     matrices = {stage: _checked(stage, matrix, symmetry, force) for stage, matrix in T.items()}
     dtype = next(model.parameters()).dtype
-    changed = fold(copy.deepcopy(model).double())
+    changed = fold_norms(copy.deepcopy(model).double())
     apply_in_place(changed, matrices)
     return changed.to(dtype)
 

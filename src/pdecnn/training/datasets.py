@@ -1,6 +1,5 @@
 """The datasets that fit in memory, read from their standard files. No file here is ever unpickled."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pdecnn.shared.environment import data_folder
 from pdecnn.shared.names import close_to
 from pdecnn.training.data import Dataset, Images
 
@@ -36,7 +36,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None, *, download: boo
     if name not in DATASETS:
         hint = close_to(name, DATASETS, n=2)
         raise ValueError(f"load_dataset: no dataset named {name!r}.{hint} There are {', '.join(DATASETS)}.")
-    root = Path(data_dir or os.environ.get("PDECNN_DATA") or "data")
+    root = data_folder(data_dir)
     return DATASETS[name](root, download)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from pdecnn.shared.extras import require
 from pdecnn.training.data import Dataset
 from pdecnn.training.loaders import Loaders, make_loaders
 from pdecnn.training.objective import Classification, Distillation, Objective
@@ -89,12 +90,8 @@ def fit(
 
 def make_accelerator(recipe: Recipe) -> Any:
     """The accelerate object for this recipe; on machines without a GPU several processes talk over gloo."""
-    try:
-        from accelerate import Accelerator
-        from accelerate.state import AcceleratorState
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError('fit: training needs accelerate: pip install "pdecnn[train]".') from error
-    AcceleratorState._reset_state()  # a second run in this process may ask for another precision
+    accelerate = require("accelerate", "train")
+    accelerate.state.AcceleratorState._reset_state()  # a second run in this process may ask for another precision
     precision = {"fp32": "no"}.get(recipe.precision, recipe.precision)
     gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-    return Accelerator(mixed_precision=precision, cpu=not gpu)
+    return accelerate.Accelerator(mixed_precision=precision, cpu=not gpu)

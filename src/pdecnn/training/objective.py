@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from pdecnn.shared.modules import listen
 from pdecnn.training.recipe import DistillRecipe, LossRecipe
 
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -121,17 +122,10 @@ def captured(model: nn.Module, names: Any, role: str = "model") -> Iterator[dict
     """Collects the outputs of the named modules during the forward passes of the block."""
     outputs: dict[str, Tensor] = {}
     _check_modules(model, names, role)
-    modules = dict(model.named_modules())
+    chosen = {model.get_submodule(name): name for name in names}
 
-    def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            outputs[name] = output
+    def after(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+        outputs[chosen[module]] = output
 
-        return hook
-
-    handles = [modules[name].register_forward_hook(keep(name)) for name in names]
-    try:
+    with listen(chosen, after=after):
         yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pdecnn.shared.names import close_to
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -258,10 +260,7 @@ def _text(source: str | Path) -> str:
             return path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"recipe: cannot read {path}: {error}.") from error
-    from difflib import get_close_matches
-
-    close = get_close_matches(str(source), list_recipes(), n=3, cutoff=0.4)
-    hint = f" Close: {', '.join(close)}." if close else ""
+    hint = close_to(source, list_recipes(), cutoff=0.4)
     raise RecipeError(
         f"recipe: no recipe named {str(source)!r}.{hint} `pdecnn recipes` lists all; a file ends in .yaml."
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pdecnn.shared.environment import cpu_name
 from pdecnn.shared.files import SaveError, clean_up, point_to, remove_folder, write_atomic
 from pdecnn.training.checkpoint import CheckpointError, read_json, verify
 from pdecnn.training.evaluation import Metrics
@@ -92,7 +93,7 @@ class RunFolder:
         if metrics is not None:
             rows = [",".join(["", *classes]), *self._confusion_rows(metrics, classes)]
             write_atomic(self.path / "confusion.csv", "\n".join(rows) + "\n")
-        from pdecnn.training.figures import draw_confusion, draw_curve
+        from pdecnn.training.plots import draw_confusion, draw_curve
 
         try:
             draw_curve(self.path / "learning_curve.png", result["curve"])
@@ -132,14 +133,9 @@ def environment() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores and threads."""
-    name = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = names[0] if names else name
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "cpu": name or platform.machine(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": gpu,

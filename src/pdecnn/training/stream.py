@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, SequentialSampler, Subset
 
+from pdecnn.shared.environment import data_folder
 from pdecnn.training.data import Batch
 from pdecnn.training.datasets import DATASETS, load_dataset
 from pdecnn.training.loaders import Loaders, make_loaders
@@ -22,7 +23,7 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None, *, download: b
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.data.stream is None and recipe.data.name in DATASETS:
         return make_loaders(load_dataset(recipe.data.name, data_dir, download=download), recipe, rank, world)
-    return stream_loaders(recipe, Path(data_dir or os.environ.get("PDECNN_DATA") or "data"), download, rank, world)
+    return stream_loaders(recipe, data_folder(data_dir), download, rank, world)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.training.checkpoint import pack, read_json, save_checkpoint, unpack
-from pdecnn.training.diverged import DivergedError, first_bad_module
+from pdecnn.training.diverged import DivergedError, diverged_loss, first_bad_module
 from pdecnn.training.evaluation import Metrics, evaluate
 from pdecnn.training.interrupt import stop_signals
 from pdecnn.training.loaders import Loaders
@@ -156,7 +156,7 @@ class Trainer:
         value = self._mean(loss.detach())
         if not math.isfinite(value):
             where = first_bad_module(self.model, x)
-            raise DivergedError(value, state.step, epoch + 1, self.last_loss, lr, where)
+            raise diverged_loss(value, state.step, epoch + 1, self.last_loss, lr, where)
         self.accelerator.backward(loss)
         if recipe.clip_grad:
             self.accelerator.clip_grad_norm_(self.model.parameters(), recipe.clip_grad)
@@ -239,7 +239,7 @@ class Trainer:
         if bad:
             step, lr = self.state.step, float(self.optimizer.param_groups[0]["lr"])
             where = f"The parameter {bad!r} is not finite."
-            raise DivergedError(math.nan, step, step // len(self.loaders.train) + 1, self.last_loss, lr, where)
+            raise diverged_loss(math.nan, step, step // len(self.loaders.train) + 1, self.last_loss, lr, where)
 
     def _training_files(self) -> dict[str, bytes]:
         tensors, values = split_state(self.optimizer.state_dict())

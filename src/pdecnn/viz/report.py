@@ -7,8 +7,9 @@ from pathlib import Path
 from pdecnn.condensation.compare import comparison_rows
 from pdecnn.condensation.job import JobResult
 from pdecnn.condensation.plan import Plan
+from pdecnn.shared.extras import require
 from pdecnn.shared.files import write_atomic
-from pdecnn.viz import figures
+from pdecnn.viz import plots
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22303c; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem; }
@@ -74,14 +75,14 @@ def _threads(n: int) -> str:
 
 def _pictures(result: JobResult) -> str:
     try:
-        figures.require_matplotlib()
+        require("matplotlib", "viz")
     except ModuleNotFoundError as error:
         return f"<p>{escape(str(error))}</p>"
     pictures = (
-        (figures.cost_bars(result), "What is left of each cost."),
-        (figures.accuracy_steps(result), "From the teacher to the student: accuracy at each step."),
-        (figures.learning_curve(result), "Distillation, epoch by epoch."),
-        (figures.fit_bars(result), "How closely a Global layer follows the blocks it replaces, before any label."),
+        (plots.cost_bars(result), "What is left of each cost."),
+        (plots.accuracy_steps(result), "From the teacher to the student: accuracy at each step."),
+        (plots.learning_curve(result), "Distillation, epoch by epoch."),
+        (plots.fit_bars(result), "How closely a Global layer follows the blocks it replaces, before any label."),
     )
     items = "\n".join(f"<figure>{svg}<figcaption>{escape(text)}</figcaption></figure>" for svg, text in pictures)
     return f'<div class="figures">\n{items}\n</div>'

@@ -1,4 +1,4 @@
-"""Figures of a condensed model, as SVG text that a page can hold."""
+"""Plots of a condensed model, as SVG text that a page can hold."""
 
 import io
 from collections.abc import Callable
@@ -7,34 +7,21 @@ from typing import Any
 
 from pdecnn.condensation.compare import ROWS
 from pdecnn.condensation.job import JobResult
+from pdecnn.shared.extras import require
 
 BEFORE, AFTER, INK = "#9aa5b1", "#1f6f8b", "#22303c"
 
 
-def require_matplotlib() -> Any:
-    """`matplotlib.pyplot`, drawing to memory."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError('viz: figures need matplotlib: pip install "pdecnn[viz]".') from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 def draw(paint: Callable[[Any], None], width: float = 5.6, height: float = 3.2) -> str:
     """The SVG of one pair of axes that `paint` fills."""
-    pyplot = require_matplotlib()
-    with pyplot.rc_context({"font.size": 9, "axes.edgecolor": INK, "svg.fonttype": "none", "svg.hashsalt": "pdecnn"}):
-        figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained")
-        try:
-            paint(axes)
-            axes.spines[["top", "right"]].set_visible(False)
-            text = io.StringIO()
-            figure.savefig(text, format="svg", metadata={"Date": None})
-        finally:
-            pyplot.close(figure)
+    style = {"font.size": 9, "axes.edgecolor": INK, "svg.fonttype": "none", "svg.hashsalt": "pdecnn"}
+    with require("matplotlib", "viz").rc_context(style):
+        figure = require("matplotlib.figure", "viz").Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots()
+        paint(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 

@@ -1,4 +1,4 @@
-"""The two figures of a run. matplotlib is imported when called."""
+"""The two plots of a run. matplotlib is imported when they are drawn."""
 
 import io
 from pathlib import Path
@@ -6,14 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
+from pdecnn.shared.extras import require
 from pdecnn.shared.files import write_atomic
 
 
 def draw_curve(path: Path, curve: list[dict[str, Any]]) -> None:
     """Loss and accuracy by epoch, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    figure = require("matplotlib.figure", "viz").Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, what in ((left, "loss"), (right, "accuracy")):
         for split, style in (("train", "-"), ("eval", "o-")):
@@ -29,9 +28,8 @@ def draw_curve(path: Path, curve: list[dict[str, Any]]) -> None:
 
 def draw_confusion(path: Path, confusion: Tensor, classes: tuple[str, ...]) -> None:
     """The confusion matrix with its counts, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.5 + 0.55 * len(classes), 1.2 + 0.5 * len(classes)), layout="constrained")
+    size = (1.5 + 0.55 * len(classes), 1.2 + 0.5 * len(classes))
+    figure = require("matplotlib.figure", "viz").Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     rates = confusion / confusion.sum(dim=1, keepdim=True).clamp_min(1)
     axes.imshow(rates.numpy(), cmap="Blues", vmin=0, vmax=1)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import pdecnn  # noqa: F401  (registers the models)
-from pdecnn.analysis.divergence import DivergenceError, first_divergence
+from pdecnn.training.diverged import DivergedError, first_divergence
 
 
 class Square(nn.Module):
@@ -17,7 +17,7 @@ def test_names_the_first_module_and_not_the_later_ones():
     nn.init.constant_(model[0].weight, 1e15)
     with (
         pytest.raises(
-            DivergenceError, match=r"'2' \(Square\) is the first whose output is not finite.*largest input"
+            DivergedError, match=r"'2' \(Square\) is the first whose output is not finite.*largest input"
         ) as e,
         first_divergence(model),
     ):
@@ -39,9 +39,7 @@ def test_a_hyperbolic_network_without_activations_that_blows_up():
         if isinstance(module, nn.BatchNorm2d):
             module.weight.data.fill_(20.0)
     with (
-        pytest.raises(
-            DivergenceError, match=r"'stages\.0\.2\.derive' \(Conv2d\) is not finite.*such as a product"
-        ) as e,
+        pytest.raises(DivergedError, match=r"'stages\.0\.2\.derive' \(Conv2d\) is not finite.*such as a product") as e,
         first_divergence(model),
     ):
         model(torch.randn(2, 3, 16, 16))
@@ -58,9 +56,7 @@ def test_gradients_are_watched():
         model[0].weight.zero_()
         model[0].bias.zero_()
     with (
-        pytest.raises(
-            DivergenceError, match=r"'2' \(Root\) is the first whose gradient is not finite: 0 NaN and 2 inf"
-        ),
+        pytest.raises(DivergedError, match=r"'2' \(Root\) is the first whose gradient is not finite: 0 NaN and 2 inf"),
         first_divergence(model),
     ):
         model(torch.ones(1, 2)).sum().backward()
@@ -71,11 +67,11 @@ def test_gradients_are_watched():
 def test_inputs_and_parameters_are_named_too():
     model = nn.Sequential(nn.Linear(2, 2))
     with (
-        pytest.raises(DivergenceError, match=r"the input of '0' \(Linear\) is not finite: 1 NaN"),
+        pytest.raises(DivergedError, match=r"the input of '0' \(Linear\) is not finite: 1 NaN"),
         first_divergence(model),
     ):
         model(torch.tensor([[float("nan"), 1.0]]))
     model[0].weight.data[0, 0] = float("inf")
     first = r"the parameter '0\.weight' is not finite: 0 NaN and 1 inf"
-    with pytest.raises(DivergenceError, match=first), first_divergence(model):
+    with pytest.raises(DivergedError, match=first), first_divergence(model):
         pass

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from pdecnn.shared.modules import affine
+
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = (_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default)
 _RANDOM = (_ATEN.rand.default, _ATEN.randn.default, _ATEN.bernoulli.default, _ATEN.rand_like.default)
@@ -18,7 +20,7 @@ _COPIES = (_ATEN.dropout.default, _ATEN.alias.default, _ATEN.detach.default, _AT
 _GROWTH, _SMALL = 4, 1 << 20
 
 
-def fold(module: fx.GraphModule) -> fx.GraphModule:
+def simplify(module: fx.GraphModule) -> fx.GraphModule:
     """Runs all passes."""
     drop_copies(module)
     fold_constants(module)
@@ -113,15 +115,6 @@ def fold_batch_norms(module: fx.GraphModule) -> None:
         scale, shift = affine(gain, offset, mean, var, eps)
         if not _fold_into_convolution(module, x, node, scale, shift):
             _write_affine(module, node, x, scale, shift)
-
-
-def affine(weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """A batch norm in eval mode as `scale x + shift`, computed in float64."""
-    scale = torch.rsqrt(var.double() + eps)
-    scale = scale if weight is None else scale * weight.double()
-    shift = -mean.double() * scale
-    shift = shift if bias is None else shift + bias.double()
-    return scale.to(mean.dtype), shift.to(mean.dtype)
 
 
 def _fold_into_convolution(module: fx.GraphModule, conv: Any, norm: fx.Node, scale: Tensor, shift: Tensor) -> bool:
