@@ -18,7 +18,7 @@ from pdecnn.layers import GlobalLayer
 )
 def test_von_neumann_number_predicts_growth(A, D):
     """The roots of the scheme's growth polynomial, over all waves, against the closed form."""
-    from pdecnn.reference.stability import von_neumann_number
+    from pdecnn.reference.courant import von_neumann_number
 
     theta = np.linspace(-np.pi, np.pi, 201)
     fine = np.concatenate([theta, np.linspace(-0.1, 0.1, 81)])

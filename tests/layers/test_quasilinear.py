@@ -18,9 +18,9 @@ from pdecnn.layers import (
     Equation7,
     SharedDepthwiseExpand,
     lift,
-    weight_variation,
 )
 from pdecnn.layers.quasilinear import QuasilinearBlock
+from pdecnn.training.variation import weight_variation
 
 EQUATIONS = [Equation3, Equation4, Equation5, Equation6, Equation7]
 N, SIDE = 2, 6

@@ -131,7 +131,7 @@ def start_coefficients(layer: GlobalLayer, rms: float) -> None:
     """Lets velocities and diffusivities of maps as large as `rms` start about as large as they will be in training.
 
     A new norm divides by 1 until it has seen data. The velocities of a large map are then as large as the map, far
-    beyond what the scheme can carry (`reference/stability.py`), and each such layer makes the next map larger still.
+    beyond what the scheme can carry (`reference/courant.py`), and each such layer makes the next map larger still.
     Maps smaller than 1 are left as they are.
     """
     for part in (layer.velocity, layer.diffusion):

@@ -24,10 +24,10 @@ from pdecnn.reference.circulant import (
     circulant_kernel,
     circulant_symbol,
 )
+from pdecnn.reference.courant import AdvectionStability, measure_stability
 from pdecnn.reference.depthwise import autocorrelation, linear_mix_kernel, pointwise, pointwise_adjoint
 from pdecnn.reference.reaction_diffusion import DiffusionStability, explicit_step, implicit_step, stability
 from pdecnn.reference.spectral import hartley_filter
-from pdecnn.reference.stability import AdvectionStability, measure_stability
 from pdecnn.reference.variable_conv import variable_conv2d
 
 __all__ = [

@@ -25,7 +25,7 @@ from pdecnn.layers.fused_global import can_fuse, fold, run_fused
 from pdecnn.reference import subgrids
 from pdecnn.reference.advection_diffusion import Coefficient, trajectory
 from pdecnn.reference.boundary import Boundary
-from pdecnn.reference.stability import AdvectionStability, measure_stability
+from pdecnn.reference.courant import AdvectionStability, measure_stability
 
 SOURCES = ("identity", "none", "residual", "residual_each_step")
 PREVIOUS_STATES = ("init", "input")
@@ -67,7 +67,7 @@ class GlobalLayer(nn.Module):
         coef_bias: Whether the coefficient convolutions have a bias; two values for velocity and diffusion apart.
         coef_bn_eps: The eps of the coefficient norms: a number, or `"channels"` for C.
         velocity_bound: False, or the largest `|A_x| + |A_y|` (True: 1), where `A_x = u dt / dx`: larger velocities are
-            scaled down, pixel by pixel. 1 is the bound of pure transport, 0.7 serves `D_x = D_y` too (`stability.py`).
+            scaled down, pixel by pixel. 1 is the bound of pure transport, 0.7 serves `D_x = D_y` too (`courant.py`).
         upwind: Whether `|u| dx / 2` is added to D_x and `|v| dy / 2` to D_y. The neighbour that lies downstream then
             has weight `2 B_x - |A_x| = 2 D_x dt / dx^2` and no longer a negative one: first-order upwind differences.
             With constant velocities and `|A_x| + |A_y| + 2 (D_x dt / dx^2 + D_y dt / dy^2) <= 1` no step makes a new

@@ -12,6 +12,7 @@ from pdecnn.reference.circulant import (
     circulant_kernel,
     circulant_symbol,
 )
+from pdecnn.reference.courant import AdvectionStability, measure_stability
 from pdecnn.reference.depthwise import (
     autocorrelation,
     depthwise,
@@ -33,7 +34,6 @@ from pdecnn.reference.reaction_diffusion import (
 )
 from pdecnn.reference.shared_stencils import shared_expand, shared_expand_moments, shared_expand_product
 from pdecnn.reference.spectral import hartley_filter, spectral_filter, symbol
-from pdecnn.reference.stability import AdvectionStability, measure_stability
 from pdecnn.reference.variable_conv import variable_conv2d
 
 __all__ = [
