@@ -4,18 +4,26 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*.cpp' -o -name '*.h')
 
+OLDEST := torch==2.6.0 torchvision==0.21.0 timm==1.0.15
+REFERENCE := tests/kernels/test_depthwise.py tests/kernels/test_spectral_filter.py tests/kernels/test_shared_expand.py
+
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit slow solver clean executorch
+.PHONY: demo test lint types unit reference slow wheel oldest solver clean executorch
 
 demo: $(VENV)/.demo
 	$(BIN)/pdecnn condense
 
-test: lint types unit
+test: lint types unit reference
 
+# Style, the one way that imports point (pyproject.toml), and the style of C++ where .clang-format says what it is.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+ifneq (,$(wildcard .clang-format))
+	$(BIN)/clang-format --dry-run -Werror $(filter %.cpp %.h,$(NATIVE))
+endif
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -23,6 +31,20 @@ types: $(VENV)/.dev
 # Two processes of one thread each: most tests are too small for more.
 unit: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+
+# The operators and layers once more, by their definitions alone: what runs where there is no compiler.
+reference: $(VENV)/.dev
+	PDECNN_KERNELS=reference OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2 --dist loadfile $(REFERENCE)
+
+# The wheel, in an environment without these sources.
+wheel: $(VENV)/.dev
+	PYTHON=$(BIN)/python .ci/try-wheel
+
+# The lowest versions that pyproject.toml allows.
+oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --editable ".[dev]" $(OLDEST)
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/pytest -m "not slow" -n 2 --dist loadfile
 
 # Minutes more: every model through torch.compile, torch.export and ONNX.
 slow: $(VENV)/.dev
@@ -32,7 +54,7 @@ slow: $(VENV)/.dev
 executorch: $(VENV)/.dev
 	$(PYTHON) -m venv $(VENV)-executorch
 	$(VENV)-executorch/bin/python -m pip install --quiet --editable ".[dev]" executorch
-	$(VENV)-executorch/bin/pytest tests/export/test_api.py -k pte
+	$(VENV)-executorch/bin/pytest tests/deploy/test_api.py -k pte
 
 # The solver against its peers, in seconds.
 solver: $(VENV)/.demo
@@ -52,4 +74,4 @@ $(VENV)/.dev: $(VENV)/bin/python $(NATIVE)
 	touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-executorch build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-executorch $(VENV)-oldest build .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,19 +1,88 @@
-"""Compact convolutional networks from partial differential equations."""
+"""Compact convolutional networks from partial differential equations.
 
-from importlib.metadata import version as _version
+A room or a function is imported when it is first asked for. The models are in timm's registry, and the operators in
+torch's, as soon as both this package and timm, or torch, are imported, in any order.
+"""
 
-from pdecnn import functional as functional
-from pdecnn import layers as layers
-from pdecnn import models as models
-from pdecnn import reference as reference
-from pdecnn.analysis.cost import profile as profile
-from pdecnn.condensation.blocks import register_block as register_block
-from pdecnn.condensation.convs import replace_convs as replace_convs
-from pdecnn.condensation.distill import distill as distill
-from pdecnn.condensation.plan import Plan as Plan
-from pdecnn.condensation.plan import plan as plan
-from pdecnn.condensation.report import condense as condense
-from pdecnn.deploy.api import export as export
-from pdecnn.deploy.optimize import optimize_for_inference as optimize_for_inference
+from typing import TYPE_CHECKING
 
-__version__ = _version("pdecnn")
+from pdecnn.shared.after_import import after_import
+
+__all__ = [
+    "Plan",
+    "__version__",
+    "analysis",
+    "condensation",
+    "condense",
+    "deploy",
+    "distill",
+    "export",
+    "functional",
+    "layers",
+    "models",
+    "optimize_for_inference",
+    "plan",
+    "profile",
+    "reference",
+    "register_block",
+    "replace_convs",
+    "symmetry",
+    "testing",
+    "training",
+    "viz",
+]
+
+if TYPE_CHECKING:
+    from pdecnn import (
+        analysis,
+        condensation,
+        deploy,
+        functional,
+        layers,
+        models,
+        reference,
+        symmetry,
+        testing,
+        training,
+        viz,
+    )
+    from pdecnn.analysis import profile
+    from pdecnn.condensation import condense, register_block, replace_convs
+    from pdecnn.condensation.distill import distill
+    from pdecnn.condensation.plan import Plan, plan
+    from pdecnn.deploy import export, optimize_for_inference
+
+    __version__: str
+else:
+    _ROOMS = {
+        "profile": "analysis",
+        "Plan": "condensation",
+        "condense": "condensation",
+        "distill": "condensation",
+        "plan": "condensation",
+        "register_block": "condensation",
+        "replace_convs": "condensation",
+        "export": "deploy",
+        "optimize_for_inference": "deploy",
+    }
+
+    def __getattr__(name):
+        from importlib import import_module, metadata
+
+        if name not in __all__:
+            raise AttributeError(f"module 'pdecnn' has no attribute {name!r}")
+        if name == "__version__":
+            value = metadata.version("pdecnn")
+        elif name in _ROOMS:
+            value = getattr(import_module(f"pdecnn.{_ROOMS[name]}"), name)
+        else:
+            value = import_module(f"pdecnn.{name}")
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return list(__all__)
+
+
+# torch.ops.pdecnn is complete, and timm.create_model("resnet32_global") works
+after_import("pdecnn", {"torch": "pdecnn.functional", "timm": "pdecnn.models"})

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,8 @@ from torch import nn
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.published import TITLES, Row, rows
+
+Prepare = Callable[[nn.Module, torch.Tensor], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -148,12 +150,19 @@ def _cells(entry: Entry, notes: dict[str, int]) -> list[str]:
     ]
 
 
-def build_table(number: int, *, measure_latency: bool = False, results: str | Path | None = "results") -> Table:
+def build_table(
+    number: int,
+    *,
+    measure_latency: bool = False,
+    prepare: Prepare | None = None,
+    results: str | Path | None = "results",
+) -> Table:
     """Counts every network of a table, and times it if asked.
 
     Args:
         number: 1 to 8.
-        measure_latency: Whether to time one image through every network, prepared by `optimize_for_inference`.
+        measure_latency: Whether to time one image through every network.
+        prepare: What is done to a network before it is timed, such as `optimize_for_inference`.
         results: Folder with our own runs: JSON files that hold a dict, or a list of dicts, with the keys `model`,
             `dataset` and `accuracy` (per cent; a number or one per seed, or the mean of `accuracies`), and `epochs`, as
             `result.json` of a training run.
@@ -164,7 +173,7 @@ def build_table(number: int, *, measure_latency: bool = False, results: str | Pa
         [('ResNet-32', 466906), ('MDEQ (small)', None), ('ResNet-Global', 161850)]
     """
     published = rows(number)
-    timings = _latencies(published) if measure_latency else {}
+    timings = _latencies(published, prepare) if measure_latency else {}
     found = read_results(results) if results is not None else {}
     entries = []
     for row in published:
@@ -201,15 +210,14 @@ def _key(row: Row) -> tuple[str, str, int]:
     return row.model, json.dumps(dict(row.options), sort_keys=True), row.num_classes
 
 
-def _latencies(published: Iterable[Row]) -> dict[tuple[str, str, int], float]:
+def _latencies(published: Iterable[Row], prepare: Prepare | None) -> dict[tuple[str, str, int], float]:
     """Milliseconds for one image, all networks in interleaved rounds."""
-    from pdecnn.deploy.optimize import optimize_for_inference
-
     candidates = {}
     for row in published:
         if row.model and _key(row) not in candidates:
             x = torch.randn(row.input_shape)
-            net = optimize_for_inference(_create(*_key(row)), x)
+            net = _create(*_key(row))
+            net = prepare(net, x) if prepare else net.eval()
             candidates[_key(row)] = _forward(net, x)
     names = {str(key): key for key in candidates}
     with torch.no_grad():

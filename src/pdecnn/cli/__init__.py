@@ -1,12 +1,26 @@
-"""The `pdecnn` command: one file per subcommand."""
+"""The `pdecnn` command: one file per subcommand; torch is imported when one runs, not for its help."""
+
+from typing import Annotated
 
 import typer
 
-app = typer.Typer(name="pdecnn", help=__doc__, no_args_is_help=True, add_completion=False)
+app = typer.Typer(name="pdecnn", no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"pdecnn {version('pdecnn')}")
+        raise typer.Exit
 
 
 @app.callback()
-def _group() -> None:
+def _group(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Compact convolutional networks from partial differential equations."""
 
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
@@ -24,6 +23,8 @@ def command(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
     """Time models: all candidates take turns in each round, so that drift of the machine hits them alike."""
+    import torch
+
     from pdecnn.analysis.latency import environment
     from pdecnn.cli.export import load, table
     from pdecnn.deploy.bench import bench

@@ -1,15 +1,19 @@
 """`pdecnn condense`: a shallower model from a CNN; without arguments, the whole way on the embedded data."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from torch import nn
 
 from pdecnn.cli import app
 from pdecnn.cli.profile import parse_size
+
+if TYPE_CHECKING:
+    from torch import nn
 
 INTERRUPTED = 130  # 128 + SIGINT
 
@@ -179,6 +183,8 @@ def make_model(name: str, pretrained: bool) -> nn.Module:
 
 def _make_own(name: str) -> nn.Module:
     """What the user's `module:function` gives."""
+    from torch import nn
+
     from pdecnn.training.build import import_factory
 
     try:

@@ -1,20 +1,24 @@
 """`pdecnn export CHECKPOINT|MODEL`: write a file for an edge runtime, run it and compare."""
 
+from __future__ import annotations
+
 import json
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from pdecnn.cli import app
 from pdecnn.cli.profile import create, parse_size
 from pdecnn.cli.train import fail
-from pdecnn.deploy.api import ExportReport
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pdecnn.deploy.api import ExportReport
 
 CALIBRATION = 256  # training images
 
@@ -109,7 +113,9 @@ def is_untrained(model: str) -> bool:
     return not Path(model).is_dir() and "." not in model
 
 
-def _against(adaptive: nn.Module, fixed: nn.Module, images: torch.Tensor) -> str:
+def _against(adaptive: nn.Module, fixed: nn.Module, images: Tensor) -> str:
+    import torch
+
     from pdecnn.deploy.check import as_outputs, compare
 
     with torch.no_grad():
@@ -120,7 +126,7 @@ def _against(adaptive: nn.Module, fixed: nn.Module, images: torch.Tensor) -> str
 def timings(
     name: str,
     net: nn.Module,
-    images: torch.Tensor,
+    images: Tensor,
     report: ExportReport,
     teacher: tuple[str, nn.Module] | None,
     sizes: list[int],

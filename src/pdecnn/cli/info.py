@@ -5,21 +5,23 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from pdecnn.analysis.latency import environment
 from pdecnn.cli import app
-from pdecnn.kernels import available
-from pdecnn.kernels.native import ISAS, Library, load
 
 OPTIONAL = ("accelerate", "geotorch", "matplotlib", "onnx", "onnxruntime", "onnxscript", "torchdiffeq", "triton")
 
 
 def collect() -> dict[str, Any]:
     """All that the command shows, as plain data."""
+    import torch
+
+    from pdecnn.analysis.latency import environment
+    from pdecnn.kernels import available
+    from pdecnn.kernels.native import ISAS, Library, load
+
     library = load()
     native: dict[str, Any] = {"loaded": isinstance(library, Library)}
     if isinstance(library, Library):

@@ -1,18 +1,19 @@
 """`pdecnn profile MODEL`: what a model costs."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import timm
-import torch
 import typer
 from rich.console import Console
-from torch import nn
 
-from pdecnn.analysis.cost import profile
 from pdecnn.cli import app
 from pdecnn.shared.names import close_to
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @app.command("profile")
@@ -27,6 +28,10 @@ def command(
     csv: Annotated[Path | None, typer.Option(help="Also write one row per module to this file.")] = None,
 ) -> None:
     """Count parameters, multiply-adds (three conventions, labelled), bytes and depth for a batch of one."""
+    import torch
+
+    from pdecnn.analysis.cost import profile
+
     net = create(model, num_classes)
     size = parse_size(input_size) if input_size else _own_size(net)
     report = profile(net, torch.zeros(1, *size))
@@ -42,6 +47,8 @@ def command(
 
 def create(name: str, num_classes: int | None = None, *, pretrained: bool = False) -> nn.Module:
     """A model of the registry by name, or a usage error that names the close ones."""
+    import timm
+
     if not timm.is_model(name):
         hint = close_to(name, timm.list_models(), n=4, cutoff=0.5)
         raise typer.BadParameter(f"no model named {name!r}.{hint}", param_hint="MODEL")

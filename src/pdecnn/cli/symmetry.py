@@ -1,15 +1,18 @@
 """`pdecnn symmetry MODEL`: the symmetry group of each stage, and what can be done with it."""
 
-from typing import Annotated
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from pdecnn.cli import app
 from pdecnn.cli.profile import create
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @app.command("symmetry")
@@ -24,6 +27,8 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of weights, images and group elements.")] = 0,
 ) -> None:
     """Print the group of channel mixings that leave the network unchanged, stage by stage, and why it is no larger."""
+    import torch
+
     from pdecnn import symmetry as toolkit
 
     torch.manual_seed(seed)
@@ -58,6 +63,8 @@ def command(
 
 def randomised(net: nn.Module) -> nn.Module:
     """The network in inference mode with random norms: at its start every block is its skip, which shows nothing."""
+    from torch import nn
+
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
             nn.init.normal_(module.running_mean, std=0.1)

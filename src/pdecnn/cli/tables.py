@@ -32,6 +32,7 @@ def command(
     """Rebuild the tables of the papers: printed figures beside our counts, latency and accuracy."""
     from pdecnn.analysis.published import TITLES
     from pdecnn.analysis.tables import build_table, to_csv
+    from pdecnn.deploy import optimize_for_inference
 
     if which == "lowcost":
         if importlib.util.find_spec(LOWCOST) is None:
@@ -39,7 +40,9 @@ def command(
         built = importlib.import_module(LOWCOST).build_tables(measure_latency=latency, results=results)
     else:
         numbers = list(TITLES) if which is None else [_number(which, max(TITLES))]
-        built = [build_table(n, measure_latency=latency, results=results) for n in numbers]
+        built = [
+            build_table(n, measure_latency=latency, prepare=optimize_for_inference, results=results) for n in numbers
+        ]
     if csv is not None:
         csv.write_text(to_csv(built))
     if as_json:

@@ -1,14 +1,19 @@
 """`pdecnn train RECIPE`: train a model."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from torch import nn
 
 from pdecnn.cli import app
-from pdecnn.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pdecnn.training.recipe import Recipe
 
 STOPPED = 143  # 128 + SIGTERM: saved and left early
 

@@ -1,12 +1,18 @@
-"""Export to edge runtimes. Every exported file is loaded, run and compared with the model.
+"""Export to edge runtimes. Every exported file is loaded, run and compared with the model."""
 
-The package is itself callable under its own name: `pdecnn.export(model, path, example_inputs)`.
-"""
+from pdecnn.deploy.api import ExportReport, export, session
+from pdecnn.deploy.check import Agreement, ExportError
+from pdecnn.deploy.lower import lower
+from pdecnn.deploy.ode import fix_steps
+from pdecnn.deploy.optimize import optimize_for_inference
 
-from pdecnn.deploy.api import ExportReport as ExportReport
-from pdecnn.deploy.api import export as export
-from pdecnn.deploy.api import session as session
-from pdecnn.deploy.check import Agreement as Agreement
-from pdecnn.deploy.check import ExportError as ExportError
-from pdecnn.deploy.lower import lower as lower
-from pdecnn.deploy.ode import fix_steps as fix_steps
+__all__ = [
+    "Agreement",
+    "ExportError",
+    "ExportReport",
+    "export",
+    "fix_steps",
+    "lower",
+    "optimize_for_inference",
+    "session",
+]

@@ -91,10 +91,10 @@ def export(
             too, but differ by design: read their agreement in the report.
 
     Example:
-        >>> import timm, pdecnn
+        >>> import tempfile, timm
         >>> net = timm.create_model("mnist_toy_global").eval()
-        >>> file = getfixture("tmp_path") / "net.onnx"
-        >>> pdecnn.export(net, file, torch.rand(2, 1, 28, 28)).agreement.top1
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pdecnn.export(net, f"{folder}/net.onnx", torch.rand(2, 1, 28, 28)).agreement.top1
         1.0
     """
     _check_options(format, ops, int8 is not None, opset)

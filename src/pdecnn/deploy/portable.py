@@ -208,6 +208,7 @@ class InPlaceOf(TorchFunctionMode):
     """While entered, the operators in `table` are computed by the functions that it gives.
 
     Example:
+        >>> from pdecnn.deploy.portable import TABLE
         >>> from pdecnn.functional import depthwise as stencil
         >>> y, k = torch.rand(1, 2, 4, 4), torch.rand(2, 3, 3)
         >>> with InPlaceOf(TABLE):

@@ -1,8 +1,5 @@
 """Running exported models in ONNX Runtime, with the Global layer as one operator.
 
-    >>> import numpy, onnxruntime, pdecnn.deploy.sessions  # doctest: +SKIP
-    >>> session = onnxruntime.InferenceSession("net.onnx", pdecnn.deploy.session_options())  # doctest: +SKIP
-
 The operators live in a library of their own, `libpdecnn_ort`, which other languages can register as well.
 """
 
@@ -21,7 +18,7 @@ def library_path() -> Path:
     """Where the library of operators is; a RuntimeError that says why there is none."""
     if path := os.environ.get("PDECNN_ORT_LIBRARY"):
         return Path(path)
-    folders = [Path(__file__).parent / "kernels"]
+    folders = [Path(__file__).parents[1] / "kernels"]
     with suppress(PackageNotFoundError):  # an editable install keeps the library in site-packages
         folders.append(Path(str(distribution("pdecnn").locate_file("pdecnn/kernels"))))
     for folder in folders:
@@ -42,6 +39,13 @@ def session_options(*, threads: int | None = None, fused: bool = True) -> Any:
         threads: Number of threads inside an operator; ONNX Runtime's choice by default. The operators of pdecnn run on
             the thread that they are called on.
         fused: Whether to register the operators; False for files of portable operators.
+
+    Example:
+        Then `onnxruntime.InferenceSession("net.onnx", options)`.
+
+        >>> options = session_options(threads=1)
+        >>> options.intra_op_num_threads
+        1
     """
     onnxruntime = require("onnxruntime", "export")
     options = onnxruntime.SessionOptions()

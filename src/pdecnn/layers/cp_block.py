@@ -70,7 +70,7 @@ def lift(block: Equation3) -> LiftedBlock:
     """The CP form of a block of Equation (3): the same function, on which the full group acts.
 
     Example:
-        >>> block = Equation3(8).eval()
+        >>> block = pdecnn.layers.Equation3(8).eval()
         >>> u = torch.randn(2, 8, 5, 5)
         >>> torch.allclose(lift(block)(u), block(u), atol=1e-5)
         True

@@ -24,7 +24,8 @@ def transform(model: nn.Module, T: Mapping[int, Tensor], *, force: bool = False)
         force: Apply `T` even if it is outside the group, which changes the function.
 
     Example:
-        >>> import timm, pdecnn
+        >>> import timm
+        >>> from pdecnn.symmetry import symmetry_of
         >>> model = timm.create_model("cifar_hyperbolic_cp").eval()
         >>> turned = transform(model, {2: symmetry_of(model)[2].group.sample(32)})
         >>> verify(model, turned, torch.randn(1, 3, 32, 32)) < 1e-5

@@ -31,6 +31,7 @@ def assert_order(
     Example:
         The central difference of the sine at 1 is of second order.
 
+        >>> import math
         >>> def error(dx: float) -> float:
         ...     return abs((math.sin(1 + dx) - math.sin(1 - dx)) / (2 * dx) - math.cos(1))
         >>> [round(p, 2) for p in assert_order(error, [0.2, 0.1, 0.05], order=2)]

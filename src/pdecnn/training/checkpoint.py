@@ -41,9 +41,12 @@ def save_checkpoint(
         extra: Further files by plain name, such as the state of an optimiser.
 
     Example:
+        >>> import tempfile
+        >>> from pdecnn.training import build_model
         >>> model = build_model(description := {"name": "test_resnet", "kwargs": {"num_classes": 2}})
-        >>> folder = save_checkpoint(getfixture("tmp_path") / "net", model, {"model": description})
-        >>> load_checkpoint(folder).model.num_classes
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     folder = save_checkpoint(f"{runs}/net", model, {"model": description})
+        ...     load_checkpoint(folder).model.num_classes
         2
     """
     if not isinstance(config.get("model"), dict):

@@ -41,8 +41,8 @@ class Dataset:
     """A training and a test split with the statistics they are normalised by.
 
     Example:
-        >>> data = load_dataset("fashion-mini")  # doctest: +SKIP
-        >>> data.image_shape, data.num_classes  # doctest: +SKIP
+        >>> data = pdecnn.training.load_dataset("fashion-mini")
+        >>> data.image_shape, data.num_classes
         ((1, 28, 28), 10)
     """
 

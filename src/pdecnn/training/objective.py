@@ -21,6 +21,7 @@ class Classification:
     A model that returns `(logits, auxiliary logits)` in training has the loss of the latter added, times `aux_weight`.
 
     Example:
+        >>> from pdecnn.training.recipe import LossRecipe
         >>> objective = Classification(LossRecipe(label_smoothing=0.1), num_classes=10)
         >>> loss, logits = objective(nn.Flatten(), torch.zeros(2, 10), torch.tensor([3, 4]))
         >>> round(loss.item(), 4)  # log(10), whatever the smoothing
@@ -65,6 +66,7 @@ class Distillation:
         task: Loss on the labels.
 
     Example:
+        >>> from pdecnn.training.recipe import DistillRecipe, LossRecipe
         >>> teacher = nn.Flatten()
         >>> objective = Distillation(teacher, DistillRecipe(weight=1.0), Classification(LossRecipe(), 10))
         >>> objective(nn.Flatten(), torch.randn(2, 10), torch.tensor([3, 4]))[0].abs().item() < 1e-5  # same logits
