@@ -123,6 +123,17 @@ def test_elimination_solves_positive_systems(m, seed):
     torch.testing.assert_close(A @ solve_positive(A), torch.ones(3, m, 1, dtype=torch.float64))
 
 
+def test_a_layer_with_two_names_is_prepared_once():
+    from pdecnn.deploy.modules import prepare
+    from pdecnn.layers import GlobalLayer
+    from pdecnn.layers.fused_global import FusedGlobalLayer
+
+    layer = GlobalLayer(4).eval()
+    prepared = prepare(nn.Sequential(layer, nn.ReLU(), layer))
+    assert isinstance(prepared[0], FusedGlobalLayer)
+    assert prepared[0] is prepared[2]
+
+
 def test_unrolled_equilibrium_is_that_of_the_loop():
     from pdecnn.layers.equilibrium import Equilibrium
 
