@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS, has_formula, kind_of, macs_of, reason_uncounted
 from pdecnn.shared.modules import listen
+from pdecnn.shared.names import is_within
 
 _LAYER_KINDS = ("convolution", "linear", "pde")
 _AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
@@ -66,7 +67,7 @@ def _calls(model: nn.Module, tally: Tally, running: list[str]) -> AbstractContex
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         # a module that is held in two places is named by the place nearest to its caller
         caller = running[-1] if running else ""
-        name = max(names[module], key=lambda n: (n == caller or n.startswith(caller + "."), -len(n)))
+        name = max(names[module], key=lambda n: (is_within(n, caller), -len(n)))
         running.append(name)
         tally.calls[name] += 1
 
