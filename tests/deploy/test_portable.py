@@ -176,10 +176,3 @@ def test_constants_that_are_changed_by_inputs_keep_no_trace_of_them():
     lowered = lower_with(portable.TABLE, Total(), (torch.rand(2, 3),))  # as `write_pt2` does
     for x in (torch.rand(2, 3), torch.rand(2, 3)):
         torch.testing.assert_close(lowered(x), Total()(x))
-
-
-def test_a_module_with_two_names_is_replaced_under_both():
-    from pdecnn.deploy.modules import replace
-
-    layer = nn.ReLU()
-    assert [type(m) for m in replace(nn.Sequential(layer, layer), nn.ReLU, lambda m: nn.Tanh())] == [nn.Tanh, nn.Tanh]
