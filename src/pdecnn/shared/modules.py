@@ -100,8 +100,8 @@ def replace(model: nn.Module, choose: Callable[[nn.Module], nn.Module]) -> nn.Mo
         if module not in chosen:
             chosen[module] = module  # for one that holds itself
             for name, child in module._modules.items():
-                if child is not None:
-                    module._modules[name] = visit(child)
+                if child is not None and (new := visit(child)) is not child:
+                    module._modules[name] = new
             chosen[module] = choose(module)
         return chosen[module]
 
