@@ -11,7 +11,8 @@ from torch import nn
 
 import pdecnn
 from pdecnn.deploy.api import session
-from pdecnn.deploy.check import ExportError, as_outputs, compare, first_difference, onnx_runner, relative_error
+from pdecnn.deploy.check import ExportError, compare, first_difference, onnx_runner, relative_error
+from pdecnn.shared.modules import tensors_in
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +259,7 @@ def test_first_difference_blames_no_innocent_module(net, name):
     def broken_tanh(module, inputs):
         if isinstance(module, nn.Identity):
             raise KeyError("of some runtime")
-        return [q + isinstance(module, nn.Tanh) for q in as_outputs(module(*inputs))]
+        return [q + isinstance(module, nn.Tanh) for q in tensors_in(module(*inputs))]
 
     with torch.no_grad():
         assert first_difference(net, (torch.ones(2, 3),), broken_tanh).startswith(f"{name} (Tanh), by")

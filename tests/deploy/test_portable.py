@@ -123,6 +123,17 @@ def test_elimination_solves_positive_systems(m, seed):
     torch.testing.assert_close(A @ solve_positive(A), torch.ones(3, m, 1, dtype=torch.float64))
 
 
+def test_a_layer_with_two_names_is_prepared_once():
+    from pdecnn.deploy.modules import prepare
+    from pdecnn.layers import GlobalLayer
+    from pdecnn.layers.fused_global import FusedGlobalLayer
+
+    layer = GlobalLayer(4).eval()
+    prepared = prepare(nn.Sequential(layer, nn.ReLU(), layer))
+    assert isinstance(prepared[0], FusedGlobalLayer)
+    assert prepared[0] is prepared[2]
+
+
 def test_unrolled_equilibrium_is_that_of_the_loop():
     from pdecnn.layers.equilibrium import Equilibrium
 
@@ -165,10 +176,3 @@ def test_constants_that_are_changed_by_inputs_keep_no_trace_of_them():
     lowered = lower_with(portable.TABLE, Total(), (torch.rand(2, 3),))  # as `write_pt2` does
     for x in (torch.rand(2, 3), torch.rand(2, 3)):
         torch.testing.assert_close(lowered(x), Total()(x))
-
-
-def test_a_module_with_two_names_is_replaced_under_both():
-    from pdecnn.deploy.modules import replace
-
-    layer = nn.ReLU()
-    assert [type(m) for m in replace(nn.Sequential(layer, layer), nn.ReLU, lambda m: nn.Tanh())] == [nn.Tanh, nn.Tanh]

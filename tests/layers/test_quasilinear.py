@@ -20,7 +20,7 @@ from pdecnn.layers import (
     lift,
 )
 from pdecnn.layers.quasilinear import QuasilinearBlock
-from pdecnn.training import weight_variation
+from pdecnn.training.variation import weight_variation
 
 EQUATIONS = [Equation3, Equation4, Equation5, Equation6, Equation7]
 N, SIDE = 2, 6

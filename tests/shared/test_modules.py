@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pdecnn.shared.modules import affine, eval_mode, listen, norm_affine, replace
+from pdecnn.shared.modules import affine, eval_mode, listen, norm_affine, replace, tensors_in, with_momentum
 
 
 class Failing(nn.Module):
@@ -86,6 +86,24 @@ def test_eval_mode_restores_every_module():
     with pytest.raises(ArithmeticError), eval_mode(model):
         Failing()(None)
     assert [m.training for m in model.modules()] == [True, True, False]
+
+
+@pytest.mark.parametrize("momentum, mean", [(0.0, 0.0), (1.0, 3.0), (None, 2.0)])
+def test_norms_learn_at_another_rate_for_a_while(momentum, mean):
+    norms = [nn.BatchNorm1d(1, momentum=0.1), nn.BatchNorm1d(1, momentum=0.2)]
+    with with_momentum(norms, momentum):
+        for value in (1.0, 3.0):
+            norms[0](torch.full((2, 1), value))
+    assert norms[0].running_mean.item() == mean
+    with pytest.raises(ArithmeticError), with_momentum(norms, momentum):
+        Failing()(None)
+    assert [norm.momentum for norm in norms] == [0.1, 0.2]
+
+
+def test_tensors_in_order():
+    a, b, c = torch.rand(3, 2)
+    found = tensors_in(([a, None, 3], {"x": b, "y": (c, "text")}))
+    assert [id(q) for q in found] == [id(a), id(b), id(c)]
 
 
 def test_replaced_under_every_name_by_one_module():

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from pdecnn.analysis.formulas import KINDS
 from pdecnn.analysis.tracker import Tally, track
 from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.names import is_within
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class CostReport:
 
     def subtree(self, name: str) -> ModuleCost:
         """The cost of a module together with all that is inside it."""
-        inside = [m for m in self.modules if name == "" or m.name == name or m.name.startswith(name + ".")]
+        inside = [m for m in self.modules if is_within(m.name, name)]
         if not inside or inside[0].name != name:
             raise ValueError(f"CostReport.subtree: {self.model} has no module {name!r}; see [m.name for m in modules].")
         return ModuleCost(

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS
-from pdecnn.shared.modules import listen
+from pdecnn.shared.modules import listen, tensors_in
 
 # Operators whose result is new memory whatever the layout, dtype and size of their inputs. Others, such as the copy in
 # `x.contiguous()`, are made for one input and left out for another, so that the same line gives `x` itself.
@@ -79,7 +78,7 @@ def _memory(q: Tensor) -> StorageWeakRef:
 
 
 def _memories(tree: Any) -> Iterator[StorageWeakRef]:
-    return (_memory(q) for q in tree_leaves(tree) if isinstance(q, Tensor) and q.layout is torch.strided)
+    return (_memory(q) for q in tensors_in(tree) if q.layout is torch.strided)
 
 
 def _may_become(x: Any, output: Any) -> bool:

@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from timm.layers.adaptive_avgmax_pool import FastAdaptiveAvgPool
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pdecnn.analysis.formulas import BATCH_NORMS, CONVOLUTIONS, has_formula, kind_of, macs_of, reason_uncounted
-from pdecnn.shared.modules import listen
+from pdecnn.shared.modules import listen, tensors_in
+from pdecnn.shared.names import is_within
 
 _LAYER_KINDS = ("convolution", "linear", "pde")
 _AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
@@ -66,7 +65,7 @@ def _calls(model: nn.Module, tally: Tally, running: list[str]) -> AbstractContex
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         # a module that is held in two places is named by the place nearest to its caller
         caller = running[-1] if running else ""
-        name = max(names[module], key=lambda n: (n == caller or n.startswith(caller + "."), -len(n)))
+        name = max(names[module], key=lambda n: (is_within(n, caller), -len(n)))
         running.append(name)
         tally.calls[name] += 1
 
@@ -100,9 +99,8 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive_bytes = 0
         self.depths: dict[int, int] = {}
         self.constants = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
-        for x in tree_leaves(inputs):
-            if isinstance(x, Tensor):
-                self._allocate(x)
+        for x in tensors_in(inputs):
+            self._allocate(x)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -115,7 +113,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
-        ins, outs = _tensors((args, kwargs)), _tensors(out)
+        ins, outs = tensors_in((args, kwargs)), tensors_in(out)
         macs = self._count(func, packet, args, kwargs, out, outs)
         self._follow(ins, outs, grows=macs > 0 and kind_of(packet) in _LAYER_KINDS)
         return out
@@ -168,7 +166,3 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.depths.pop(key, None)
 
         return forget
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]

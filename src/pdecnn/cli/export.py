@@ -116,10 +116,11 @@ def is_untrained(model: str) -> bool:
 def _against(adaptive: nn.Module, fixed: nn.Module, images: Tensor) -> str:
     import torch
 
-    from pdecnn.deploy.check import as_outputs, compare
+    from pdecnn.deploy.check import compare
+    from pdecnn.shared.modules import tensors_in
 
     with torch.no_grad():
-        found = compare(as_outputs(adaptive(images)), as_outputs(fixed(images)))
+        found = compare(tensors_in(adaptive(images)), tensors_in(fixed(images)))
     return f"max error {found.max_error:.1e} of the largest output, top-1 agreement {100 * found.top1:.1f} %"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,7 @@ def latencies(models: Mapping[str, nn.Module], x: Tensor, rounds: int) -> dict[s
         with torch.inference_mode():
             return model(x)
 
-    calls = {name: (lambda m=model: call(m)) for name, model in served.items()}
-    return measure(calls, rounds=rounds, max_seconds=8.0)
+    return measure({name: partial(call, model) for name, model in served.items()}, rounds=rounds, max_seconds=8.0)
 
 
 def serve(model: nn.Module, x: Tensor) -> nn.Module:

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.condensation.record import Call, Record
 from pdecnn.condensation.site import Run, Skipped
+from pdecnn.shared.names import child_path, is_within
 
 SHORTEST = 3
 
@@ -22,7 +23,7 @@ def find_dense(model: nn.Module, record: Record) -> tuple[list[Run], list[Skippe
     runs: list[Run] = []
     skipped: list[Skipped] = []
     for parent, module in modules.items():
-        children = [(n, record.calls.get(f"{parent}.{n}" if parent else n, [])) for n, _ in module.named_children()]
+        children = [(n, record.calls.get(child_path(parent, n), [])) for n, _ in module.named_children()]
         called = sorted(((n, c[0]) for n, c in children if len(c) == 1), key=lambda item: item[1].start)
         for kind, group in (("dense", _gathered(_owner(parent, modules), called, record)), *_growing(called, record)):
             if len(group) < SHORTEST:
@@ -95,7 +96,7 @@ def _run(
     out, end = width + growth * len(group), (whole or last).end
     readers, reason = _readers(out, end, modules, record)
     if reason:
-        return Skipped(f"{parent}.{group[0][0]}".lstrip("."), reason)
+        return Skipped(child_path(parent, group[0][0]), reason)
     transition = _transition(readers[-1], modules)
     shape = record.calls[transition][0].shape if transition else last.shape
     return Run(
@@ -103,7 +104,7 @@ def _run(
         parent=parent,
         units=tuple((name,) for name, _ in group),
         keep=-(-len(group) // 2),
-        block=type(modules[f"{parent}.{group[0][0]}" if parent else group[0][0]]).__name__,
+        block=type(modules[child_path(parent, group[0][0])]).__name__,
         shape=(shape[1], shape[2], shape[3]),
         growth=growth,
         width=width,
@@ -184,13 +185,10 @@ def _update_widths(model: nn.Module, run: Run, old: int, new: int) -> None:
     holds = (run.parent, *run.readers)
     info: Any = getattr(model, "feature_info", None)
     for level in getattr(info, "info", info) or ():
-        if isinstance(level, dict) and level.get("num_chs") == old and _names(level.get("module", ""), holds):
+        path = level.get("module") if isinstance(level, dict) else None
+        if path and level.get("num_chs") == old and any(is_within(h, path) for h in holds):
             level["num_chs"] = new
     if isinstance(model.get_submodule(run.readers[-1]), nn.Linear):
         for name in ("num_features", "head_hidden_size"):
             if getattr(model, name, None) == old:
                 setattr(model, name, new)
-
-
-def _names(module: str, holds: tuple[str, ...]) -> bool:
-    return any(h == module or h.startswith(module + ".") for h in holds if module)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from pdecnn.condensation.record import Call, Record
+from pdecnn.condensation.record import Call, Convolution, Record
 from pdecnn.condensation.site import Run, Skipped
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.shared.names import child_path, is_within
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 PLAIN_CONVOLUTIONS = 3  # a run of bare convolutions, as in VGG, counts from this many on
@@ -37,11 +38,11 @@ class Unit:
 
     def holds(self, path: str) -> bool:
         """Whether a module is in this block."""
-        return any(path == p or path.startswith(p + ".") for p in self.paths)
+        return any(is_within(path, p) for p in self.paths)
 
     def like(self, other: "Unit") -> bool:
         """Whether `other`, which may be a block that changes the shape, has all kernels that this one has."""
-        spatial = {k for k in self.kernels if k[0] != (1, 1)}
+        spatial = {(size, depthwise) for size, depthwise in self.kernels if size != (1, 1)}
         return spatial <= other.kernels if spatial else other.convolutions >= self.convolutions
 
 
@@ -54,39 +55,39 @@ class Finder:
         self.runs: list[Run] = []
         self.skipped: list[Skipped] = []
         self.blocks: list[str] = []  # nothing is replaced inside these
-        self.convs: dict[str, list[tuple[tuple[int, int], bool, tuple[int, ...]]]] = {}
-        for c in record.convolutions:
-            parts = c.where.split(".")
+        self.convs: dict[str, list[Convolution]] = {}  # of a module and of all that is inside it
+        for conv in record.convolutions:
+            parts = conv.where.split(".") if conv.where else []
             for i in range(len(parts) + 1):
-                key = ".".join(parts[:i])
-                entry = (c.kernel, c.depthwise, c.input_shape)
-                if i == 0 or c.where:
-                    self.convs.setdefault(key, []).append(entry)
+                self.convs.setdefault(".".join(parts[:i]), []).append(conv)
 
     def find(self) -> tuple[list[Run], list[Skipped]]:
         """The runs, in the order of the forward pass, and what was skipped."""
         for path in sorted(self.modules, key=lambda p: -(p.count(".") + bool(p))):
             self._look_into(path)
-        runs = [r for r in self.runs if not any(r.parent == b or r.parent.startswith(b + ".") for b in self.blocks)]
+        runs = [r for r in self.runs if not self._in_block(r.parent)]
         inside = {r.path for r in runs}
-        skipped = [s for s in self.skipped if not any(s.path == b or s.path.startswith(b + ".") for b in self.blocks)]
+        skipped = [s for s in self.skipped if not self._in_block(s.path)]
         runs.sort(key=lambda r: self.record.calls[r.members()[0]][0].start)
         return runs, [s for s in skipped if s.path not in inside]
 
+    def _in_block(self, path: str) -> bool:
+        return any(is_within(path, block) for block in self.blocks)
+
     def _look_into(self, parent: str) -> None:
         module = self.modules[parent]
-        called = []
-        for name, child in module.named_children():
-            path = f"{parent}.{name}" if parent else name
+        called: list[tuple[str, str, Call]] = []
+        for name, _ in module.named_children():
+            path = child_path(parent, name)
             calls = self.record.calls.get(path, [])
             if len(calls) > 1 and calls[0].keeps_shape and len(self.convs.get(path, ())) > 1:
                 self.skipped.append(Skipped(path, f"it is called {len(calls)} times in one pass"))
-            called += [(calls[0].start, name, path, child, calls[0])] if len(calls) == 1 else []
-        called.sort(key=lambda item: item[0])
+            called += [(name, path, calls[0])] if len(calls) == 1 else []
+        called.sort(key=lambda item: item[2].start)
         is_container = isinstance(module, CONTAINERS)
         if not is_container and parent.count(".") > 0:
             return
-        for segment in self._segments([(n, p, c) for _, n, p, _, c in called]):
+        for segment in self._segments(called):
             self._look_at(parent, segment, is_container)
 
     def _segments(self, items: list[tuple[str, str, Call]]) -> list[list[Unit]]:
@@ -130,7 +131,7 @@ class Finder:
     def _unit(self, items: list[tuple[str, str, Call]]) -> Unit:
         names, paths, calls = zip(*items, strict=True)
         convs = [c for path in paths for c in self.convs.get(path, ())]
-        return Unit(names, paths, calls, frozenset((k, d) for k, d, _ in convs), len(convs))
+        return Unit(names, paths, calls, frozenset((c.kernel, c.depthwise) for c in convs), len(convs))
 
     def _look_at(self, parent: str, units: list[Unit], is_container: bool) -> None:
         stretch: list[Unit] = []
@@ -213,8 +214,8 @@ class Finder:
 
     def _run(self, parent: str, units: list[Unit]) -> Run:
         shape = units[-1].calls[-1].shape[1:]
-        spaces = [s for u in units[1:] for p in u.paths for _, _, s in self.convs.get(p, ())]
-        last = not any(s[2:] == shape[1:] for s in spaces) and any(s[2:] == shape[:2] for s in spaces)
+        spaces = [c.input_shape[2:] for u in units[1:] for p in u.paths for c in self.convs.get(p, ())]
+        last = shape[1:] not in spaces and shape[:2] in spaces
         C, H, W = (shape[2], shape[0], shape[1]) if last else shape
         return Run(
             kind="chain",

@@ -17,7 +17,7 @@ from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.shared.modules import eval_mode, listen
+from pdecnn.shared.modules import eval_mode, listen, with_momentum
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,12 @@ def recalibrate(model: nn.Module, site: str, inputs: Iterable[Tensor]) -> None:
     inside = {m for _, layer in modules if isinstance(layer, GlobalLayer) for m in layer.modules()}
     after = [m for _, m in modules[first:] if isinstance(m, nn.BatchNorm2d) and m not in inside]
     norms = [m for m in after if m.track_running_stats]
-    momenta = [m.momentum for m in norms]
-    with eval_mode(model):
+    with eval_mode(model), with_momentum(norms, None):
         for m in norms:
             m.reset_running_stats()
-            m.momentum = None  # the mean over all batches
             m.train()
         for x in inputs:
             model(x)
-    for m, momentum in zip(norms, momenta, strict=True):
-        m.momentum = momentum
 
 
 def _channels_first(maps: Tensor, run: Run) -> Tensor:
@@ -181,15 +177,11 @@ def _run(layer: GlobalLayer, x: Tensor, batch_size: int) -> Tensor:
 def _calibrate_coefficients(layer: GlobalLayer, x: Tensor) -> None:
     """Gives the norms of the coefficients the statistics of these maps."""
     norms = [m for part in (layer.velocity, layer.diffusion) for m in part.modules() if isinstance(m, nn.BatchNorm2d)]
-    momenta = [m.momentum for m in norms]
-    with eval_mode(layer):  # the norms of the first guess keep what they know
+    with eval_mode(layer), with_momentum(norms, 1.0):  # the norms of the first guess keep what they know
         for m in norms:
             m.train()
-            m.momentum = 1.0
         h, _ = layer.first_guess(x)
         layer.coefficients(h)
-    for m, momentum in zip(norms, momenta, strict=True):
-        m.momentum = momentum
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pdecnn.shared.modules import eval_mode, listen
+from pdecnn.shared.modules import eval_mode, listen, tensors_in
 
 _NON_NEGATIVE = ("relu", "relu_", "hardtanh", "hardtanh_", "sigmoid", "sigmoid_", "hardsigmoid", "hardsigmoid_")
 
@@ -99,7 +99,7 @@ def record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
     running: list[Call] = []
     with eval_mode(model), torch.no_grad(), _calls(model, result, running), _Watcher(result, running):
         out = model(*inputs)
-    leaves = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+    leaves = tensors_in(out)
     result.returned = {id(t) for t in leaves}
     result.output_shapes = [tuple(t.shape) for t in leaves]
     result.finite = all(t.is_meta or bool(t.isfinite().all()) for t in leaves)
@@ -145,16 +145,15 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         where = self.running[-1].name if self.running else ""
-        ins = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        ins = tensors_in((args, kwargs))
         for t in ins:
             self.result.readers.setdefault(id(t), set()).add(where)
         out = func(*args, **kwargs)
         packet, old = func._overloadpacket, {id(t) for t in ins}
-        for t in tree_leaves(out):
-            if isinstance(t, Tensor):
-                if id(t) not in old:
-                    self.result.readers.pop(id(t), None)  # the id of a tensor that is gone
-                self.result.writers[id(t)] = packet.__name__
+        for t in tensors_in(out):
+            if id(t) not in old:
+                self.result.readers.pop(id(t), None)  # the id of a tensor that is gone
+            self.result.writers[id(t)] = packet.__name__
         if packet is torch.ops.aten.cat and isinstance(out, Tensor) and args[1:] in ((1,), (1 - out.ndim,)):
             self.result.concatenated[id(out)] = tuple(id(t) for t in args[0])
         if packet is torch.ops.aten.convolution and args[1].ndim == 4:

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pdecnn.deploy.check import Runner, as_outputs
+from pdecnn.deploy.check import Runner
 from pdecnn.deploy.lower import lower_with, trace
 from pdecnn.deploy.portable import TABLE
 from pdecnn.reference import advection_diffusion as reference
+from pdecnn.shared.modules import tensors_in
 
 
 def write_pt2(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
@@ -32,4 +33,4 @@ def write_pt2(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
 def load_pt2(path: Path) -> Runner:
     """A function of tensors that runs the package `path`."""
     compiled = torch._inductor.aoti_load_package(os.fspath(path))
-    return lambda inputs: as_outputs(compiled(*inputs))
+    return lambda inputs: tensors_in(compiled(*inputs))

@@ -72,10 +72,10 @@ def bench(
         rows = []
         for batch in batches:
             inputs = {name: _batch(x, batch) for name, (_, x) in models.items()}
-            candidates = {f"{n}\n{r}": partial(run, inputs[n]) for (n, r), (run, _) in made.items()}
+            candidates = {(name, runtime): partial(run, inputs[name]) for (name, runtime), (run, _) in made.items()}
             timings = measure(candidates, rounds=rounds, max_seconds=max_seconds)
             for (name, runtime), (_, size) in made.items():
-                samples = timings[f"{name}\n{runtime}"].samples
+                samples = timings[name, runtime].samples
                 p50, p90 = (1e3 * percentile(samples, q) for q in (0.5, 0.9))
                 rows.append(Row(name, runtime, batch, num_threads, p50, p90, size, samples))
         return rows

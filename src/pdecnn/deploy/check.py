@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from pdecnn.shared.modules import eval_mode, listen
+from pdecnn.shared.modules import eval_mode, listen, tensors_in
 
 TOLERANCE = 1e-4  # of the largest output
 
@@ -36,15 +35,10 @@ class Agreement:
     samples: int
 
 
-def as_outputs(result: Any) -> list[Tensor]:
-    """The tensors of a model's answer, in order."""
-    return [q for q in tree_leaves(result) if isinstance(q, Tensor)]
-
-
 def answers(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of the model in eval mode; a model that changes its inputs in place changes copies."""
     with eval_mode(model), torch.no_grad():
-        return [q.cpu() for q in as_outputs(model(*[x.clone() for x in inputs]))]
+        return [q.cpu() for q in tensors_in(model(*[x.clone() for x in inputs]))]
 
 
 def compare(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Agreement:
@@ -104,7 +98,7 @@ def first_difference(
 
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if module in given and module not in seen:
-            seen[module] = [q.clone() for q in as_outputs(result)]
+            seen[module] = [q.clone() for q in tensors_in(result)]
 
     with torch.no_grad(), listen(twin.modules(), before=before, after=after):
         twin(*[x.clone() for x in inputs])

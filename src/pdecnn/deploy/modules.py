@@ -1,6 +1,5 @@
 """Modules that a tracer cannot follow, in a form that it can: iterations of fixed length, equations solved by hand."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from pdecnn.deploy.ode import is_adaptive
 from pdecnn.layers.equilibrium import Equilibrium
 from pdecnn.layers.fused_global import FusedGlobalLayer
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.shared.modules import replace
 
 
 class UnrolledEquilibrium(nn.Module):
@@ -92,15 +92,12 @@ def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
                 "8, or in Python `from pdecnn.deploy import fix_steps` and export fix_steps(model, 8). A new model "
                 "takes them as create_model(..., gradient='anode', method='rk4', steps=8)."
             )
-    model = replace(model, Equilibrium, UnrolledEquilibrium)
-    if whole_layers:
-        model = replace(model, GlobalLayer, lambda layer: FusedGlobalLayer(layer) if layer.is_plain else layer)
-    return model
 
+    def traceable(module: nn.Module) -> nn.Module:
+        if isinstance(module, Equilibrium):
+            return UnrolledEquilibrium(module)
+        if whole_layers and isinstance(module, GlobalLayer) and module.is_plain:
+            return FusedGlobalLayer(module)
+        return module
 
-def replace(model: nn.Module, old: type[nn.Module], new: Callable[[Any], nn.Module]) -> nn.Module:
-    """Puts `new(module)` in the place of every module of type `old`, innermost first, in `model` itself."""
-    for name, child in list(model._modules.items()):  # with both names of a module that has two
-        if child is not None:
-            setattr(model, name, replace(child, old, new))
-    return new(model) if isinstance(model, old) else model
+    return replace(model, traceable)

@@ -17,6 +17,7 @@ from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
 from pdecnn.layers.fused_global import FusedGlobalLayer
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.shared.modules import listen, replace
 
 TOLERANCE = 1e-4  # of the outputs' largest absolute value
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -97,15 +98,13 @@ def _tensors(output: Any) -> list[Tensor]:
     return [q for part in output for q in _tensors(part)] if isinstance(output, (list, tuple)) else []
 
 
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, module)
-
-
 def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
-    for name, module in list(model.named_modules()):
-        if isinstance(module, GlobalLayer) and module.is_plain and name:
-            _replace(model, name, FusedGlobalLayer(module))
+    def fused(module: nn.Module) -> nn.Module:
+        if isinstance(module, GlobalLayer) and module.is_plain and module is not model:
+            return FusedGlobalLayer(module)
+        return module
+
+    replace(model, fused)
 
 
 def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
@@ -115,7 +114,7 @@ def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
     calls: Counter[nn.Module] = Counter()
     readers: Counter[nn.Module] = Counter()
 
-    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
         calls[module] += 1
         for arg in args:
             producer, _ = made.get(id(arg), (None, None))
@@ -125,25 +124,19 @@ def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
                 if is_norm:
                     follows[module] = producer
 
-    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def after(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
         if isinstance(module, nn.Conv2d):
             made[id(output)] = (module, output)  # the tensor is kept, so that its id is not given again
 
-    handles = []
-    for module in model.modules():
-        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
-    try:
+    with listen(model.modules(), before=before, after=after):
         model(x.clone())
-    finally:
-        for handle in handles:
-            handle.remove()
-
-    names = {module: name for name, module in model.named_modules()}
+    new: dict[nn.Module, nn.Module] = {}
     for norm, conv in follows.items():
         once = calls[norm] == calls[conv] == readers[conv] == 1 and not is_parametrized(conv)
         if once and type(norm) in (nn.BatchNorm2d, BatchNormAct2d) and norm.running_mean is not None:
             _fold(conv, norm)
-            _replace(model, names[norm], norm.act if isinstance(norm, BatchNormAct2d) else nn.Identity())
+            new[norm] = norm.act if isinstance(norm, BatchNormAct2d) else nn.Identity()
+    replace(model, lambda module: new.get(module, module))
 
 
 def _fold(conv: Any, norm: Any) -> None:

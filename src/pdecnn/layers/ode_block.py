@@ -9,15 +9,17 @@ Three ways to its gradient, by name:
   backward pass [Gholami, Keutzer, Biros 2019: ANODE]. It needs no torchdiffeq.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.shared.extras import require
+from pdecnn.shared.modules import with_momentum
 
 GRADIENTS = ("anode", "direct", "adjoint")
 
@@ -143,18 +145,5 @@ class ODEBlock(nn.Module):
         return slope
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _frozen_statistics(self.f)
-
-
-@contextmanager
-def _frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """While the steps are computed again, the running statistics of batch norms stay as the first pass left them."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    before = [m.momentum for m in norms]
-    for m in norms:
-        m.momentum = 0.0
-    try:
-        yield
-    finally:
-        for m, momentum in zip(norms, before, strict=True):
-            m.momentum = momentum
+        """While the steps are computed again, the statistics of batch norms stay as the first pass left them."""
+        return nullcontext(), with_momentum([m for m in self.f.modules() if isinstance(m, _BatchNorm)], 0.0)

@@ -1,11 +1,13 @@
 """Modules seen from outside: their mode for a while, listening to their calls, replacing them, norms as affine maps."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
 
 
 @contextmanager
@@ -18,6 +20,27 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for m, training in flags:
             m.training = training
+
+
+@contextmanager
+def with_momentum(norms: Sequence[_BatchNorm], momentum: float | None) -> Iterator[None]:
+    """Lets batch norms in training take in new statistics at another rate during the block.
+
+    With 0.0 they learn nothing, with 1.0 they keep the last batch, with None the mean over all batches.
+    """
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = momentum
+    try:
+        yield
+    finally:
+        for norm, own in zip(norms, before, strict=True):
+            norm.momentum = own
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors of a model's arguments or of its answer, in order."""
+    return [q for q in tree_leaves(tree) if isinstance(q, Tensor)]
 
 
 @contextmanager
@@ -77,8 +100,8 @@ def replace(model: nn.Module, choose: Callable[[nn.Module], nn.Module]) -> nn.Mo
         if module not in chosen:
             chosen[module] = module  # for one that holds itself
             for name, child in module._modules.items():
-                if child is not None:
-                    module._modules[name] = visit(child)
+                if child is not None and (new := visit(child)) is not child:
+                    module._modules[name] = new
             chosen[module] = choose(module)
         return chosen[module]
 

@@ -1,4 +1,4 @@
-"""Hints for names that were mistyped."""
+"""Names: hints for mistyped ones, and the dotted paths of modules."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -13,3 +13,18 @@ def close_to(name: object, known: Iterable[str], n: int = 3, cutoff: float = 0.6
     """
     close = get_close_matches(str(name), list(known), n, cutoff)
     return f" Close: {', '.join(map(repr, close))}." if close else ""
+
+
+def child_path(parent: str, name: str) -> str:
+    """The path of a child; the model itself is `""`."""
+    return f"{parent}.{name}" if parent else name
+
+
+def is_within(path: str, module: str) -> bool:
+    """Whether a path is that of `module` or of something inside it.
+
+    Example:
+        >>> is_within("layer1.0.conv", "layer1.0"), is_within("layer10", "layer1"), is_within("layer1", "")
+        (True, False, True)
+    """
+    return not module or path == module or path.startswith(module + ".")

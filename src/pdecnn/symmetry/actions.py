@@ -34,47 +34,9 @@ def write(conv: nn.Module, T: Tensor) -> None:
 
 
 @singledispatch
-def act_on_input(block: QuasilinearBlock, T: Tensor) -> None:
-    """Lets the block read `T u` where it read `u`. The skip is not touched."""
-    raise TypeError(f"act_on_input: no rule for {type(block).__name__}.")
-
-
-@singledispatch
 def act_on_output(block: QuasilinearBlock, T: Tensor) -> None:
     """Lets the block write `T v` where it wrote `v`. The skip is not touched."""
     write(block.mix, T)  # type: ignore[arg-type]
-
-
-@act_on_input.register
-def _(block: CPBlock, T: Tensor) -> None:
-    read(block.factors, T)
-
-
-@act_on_input.register
-def _(block: LiftedBlock, T: Tensor) -> None:
-    read(block.select, T)
-    read(block.coefficients, T)
-
-
-@act_on_input.register
-def _(block: Equation3, T: Tensor) -> None:
-    read(block.coefficients, T)
-    if (monomial := split_monomial(T)) is not None:
-        src, d = monomial
-        index = _expanded(src, block.f)
-        _select_rows(block.coefficients, index)
-        _select_columns(block.mix, index)
-        _permute_derivatives(block, index, d.repeat_interleave(block.f))
-
-
-@act_on_input.register
-def _(block: Equation4, T: Tensor) -> None:
-    read(block.coefficients, T)
-    if (monomial := split_monomial(T)) is not None:
-        src, d = monomial
-        index = _expanded(src, block.f)
-        _select_columns(block.mix, index)
-        _permute_derivatives(block, index, d.repeat_interleave(block.f))
 
 
 @act_on_output.register
@@ -92,18 +54,6 @@ def _(block: Equation4, T: Tensor) -> None:
     norm.bias.data *= d
 
 
-@act_on_input.register
-def _(block: Equation5, T: Tensor) -> None:
-    read(block.coefficients, T)
-    if (monomial := split_monomial(T)) is not None:
-        src, d = monomial
-        index = _expanded(src, block.f)
-        _select_rows(block.coefficients, index)
-        _permute_derivatives(block, index, d.repeat_interleave(block.f))
-        order = torch.arange(len(index)) if block.order is None else block.order
-        block.order = index.argsort()[order]  # where the products have gone
-
-
 @act_on_output.register
 def _(block: Equation5, T: Tensor) -> None:
     if (monomial := split_monomial(T)) is not None:
@@ -116,30 +66,72 @@ def _(block: Equation5, T: Tensor) -> None:
         block.order = groups.flatten()
 
 
-@act_on_input.register
-def _(block: Equation6, T: Tensor) -> None:
-    read(block.coefficients, T)
+@singledispatch
+def act_on_input(block: QuasilinearBlock, T: Tensor) -> None:
+    """Lets the block read `T u` where it read `u`. The skip is not touched."""
+    read(block.coefficients, T)  # type: ignore[arg-type]
     if (monomial := split_monomial(T)) is not None:
         src, d = monomial
-        index = _expanded(src, block.f)
-        _select_rows(block.coefficients, src)
-        block.coefficients.weight.data /= d.view(-1, 1, 1, 1)
-        _select_columns(block.mix, index)
-        _permute_derivatives(block, index)
+        _rename(block, src, (src.unsqueeze(1) * block.f + torch.arange(block.f)).flatten(), d)
 
 
 @act_on_input.register
-def _(block: Equation7, T: Tensor) -> None:
+def _(block: CPBlock, T: Tensor) -> None:
+    read(block.factors, T)
+
+
+@act_on_input.register
+def _(block: LiftedBlock, T: Tensor) -> None:
+    read(block.select, T)
     read(block.coefficients, T)
-    if (monomial := split_monomial(T)) is not None:
-        src, d = monomial
-        index = _expanded(src, block.f)
-        _select_rows(block.coefficients, index)
-        block.coefficients.weight.data /= d.repeat_interleave(block.f).view(-1, 1, 1, 1)
-        _select_columns(block.mix, index)
-        _select_channels(block.norm_expand, index)
-        if not block.shared:
-            block.derive.weight.data = block.derive.weight.data[index]
+
+
+@singledispatch
+def _rename(block: QuasilinearBlock, src: Tensor, index: Tensor, d: Tensor) -> None:
+    """Goes along inside a block when its channel `i` is now `d_i` times the former channel `src(i)`.
+
+    `index` is the permutation of the `f n` inner channels that goes with `src`.
+    """
+    raise TypeError(f"act_on_input: no rule for {type(block).__name__}.")
+
+
+@_rename.register
+def _(block: Equation3, src: Tensor, index: Tensor, d: Tensor) -> None:
+    _select_rows(block.coefficients, index)
+    _select_columns(block.mix, index)
+    _permute_derivatives(block, index, d)
+
+
+@_rename.register
+def _(block: Equation4, src: Tensor, index: Tensor, d: Tensor) -> None:
+    _select_columns(block.mix, index)
+    _permute_derivatives(block, index, d)
+
+
+@_rename.register
+def _(block: Equation5, src: Tensor, index: Tensor, d: Tensor) -> None:
+    _select_rows(block.coefficients, index)
+    _permute_derivatives(block, index, d)
+    order = torch.arange(len(index)) if block.order is None else block.order
+    block.order = index.argsort()[order]  # where the products have gone
+
+
+@_rename.register
+def _(block: Equation6, src: Tensor, index: Tensor, d: Tensor) -> None:
+    _select_rows(block.coefficients, src)
+    block.coefficients.weight.data /= d.view(-1, 1, 1, 1)
+    _select_columns(block.mix, index)
+    _permute_derivatives(block, index)
+
+
+@_rename.register
+def _(block: Equation7, src: Tensor, index: Tensor, d: Tensor) -> None:
+    _select_rows(block.coefficients, index)
+    block.coefficients.weight.data /= d.repeat_interleave(block.f).view(-1, 1, 1, 1)
+    _select_columns(block.mix, index)
+    _select_channels(block.norm_expand, index)
+    if not block.shared:
+        block.derive.weight.data = block.derive.weight.data[index]
 
 
 def split_monomial(T: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -148,11 +140,6 @@ def split_monomial(T: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     src = T.abs().argmax(1)
     return src, T[torch.arange(len(T)), src]
-
-
-def _expanded(src: Tensor, f: int) -> Tensor:
-    """The permutation of the `f n` inner channels that goes with `src`."""
-    return (src.unsqueeze(1) * f + torch.arange(f)).flatten()
 
 
 def _select_rows(conv: nn.Conv2d, index: Tensor) -> None:
@@ -181,5 +168,6 @@ def _permute_derivatives(block: QuasilinearBlock, index: Tensor, d: Tensor | Non
     if d is not None:
         assert isinstance(norm, nn.BatchNorm2d)
         assert norm.running_mean is not None
+        d = d.repeat_interleave(block.f)
         norm.weight.data /= d  # not the variance: it stands beside eps
         norm.running_mean.data *= d

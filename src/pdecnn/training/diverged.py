@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from pdecnn.shared.modules import listen
+from pdecnn.shared.modules import listen, tensors_in
 
 
 class DivergedError(RuntimeError):
@@ -125,7 +124,7 @@ def _labels(model: nn.Module) -> dict[nn.Module, str]:
 
 
 def _numbers(tree: Any) -> list[Tensor]:
-    return [q for q in tree_leaves(tree) if isinstance(q, Tensor) and q.is_floating_point()]
+    return [q for q in tensors_in(tree) if q.is_floating_point()]
 
 
 def _is_bad(q: Tensor) -> bool:
