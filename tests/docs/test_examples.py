@@ -44,7 +44,6 @@ def commands(page):
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("path", files_with_examples(), ids=module_name)
