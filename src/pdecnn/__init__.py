@@ -13,6 +13,8 @@ from pdecnn.condensation.distill import distill as distill
 from pdecnn.condensation.plan import Plan as Plan
 from pdecnn.condensation.plan import plan as plan
 from pdecnn.condensation.report import condense as condense
+from pdecnn.condensation.saved import load as load
+from pdecnn.condensation.saved import save as save
 from pdecnn.deploy.api import export as export
 from pdecnn.deploy.optimize import optimize_for_inference as optimize_for_inference
 

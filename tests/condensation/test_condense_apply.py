@@ -21,7 +21,7 @@ from pdecnn.condensation.plan import Plan as PlanClass
 from pdecnn.condensation.record import record
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.training import load_checkpoint
-from pdecnn.training.build import build_model
+from pdecnn.models.build import build_model
 
 X = torch.randn(2, 3, 9, 9)
 

@@ -122,7 +122,7 @@ def test_unknown_recipe_gives_close_names():
 
 
 def test_every_recipe_of_the_package_is_valid_and_names_a_model():
-    from pdecnn.training.build import check_model_name
+    from pdecnn.models.build import check_model_name
 
     found = list_recipes()
     assert len(found) >= 5

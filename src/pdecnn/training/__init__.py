@@ -1,8 +1,9 @@
 """Training: recipes, data, one loop, checkpoints. Needs `pip install "pdecnn[train]"` only when `fit` is called."""
 
+from pdecnn.models.build import build_model as build_model
+from pdecnn.models.build import register_builder as register_builder
 from pdecnn.training.augment import Augment as Augment
-from pdecnn.training.build import build_model as build_model
-from pdecnn.training.build import register_builder as register_builder
+from pdecnn.training.build import open_model as open_model
 from pdecnn.training.checkpoint import Checkpoint as Checkpoint
 from pdecnn.training.checkpoint import CheckpointError as CheckpointError
 from pdecnn.training.checkpoint import load_checkpoint as load_checkpoint

@@ -81,6 +81,7 @@ class OptimizerRecipe(Part):
     momentum: Fraction = 0.9
     weight_decay: NonNegative = 0.0
     decay_bias_and_norm: bool = True
+    lr_scale: dict[str, Positive] = {}  # factors of the rate by the path of a module, such as that of a new layer
     options: dict[str, float | bool | str | list[float]] = {}
 
 
