@@ -34,9 +34,9 @@ def input_of(
     from timm.data import resolve_data_config
 
     cfg = resolve_data_config({}, model=model)
-    known = {"shape": cfg["input_size"], "mean": cfg["mean"], "std": cfg["std"], **(saved or {})}
     given = {"shape": shape, "mean": mean, "std": std}
-    known = {key: tuple(value if given[key] is None else given[key] or ()) for key, value in known.items()}
+    usual = {"shape": cfg["input_size"], "mean": cfg["mean"], "std": cfg["std"]}
+    known = {key: tuple(given[key] or (saved or {}).get(key) or usual[key]) for key in given}
     size = known["shape"]
     if len(size) != 3:
         raise ValueError(f"data: images have three sizes, channels, height and width, got --input {size}.")
