@@ -1,5 +1,6 @@
 """`pdecnn.save` and `pdecnn.load`: any model in a folder of config.json and model.safetensors."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ from pdecnn.training.build import find_folder
 from pdecnn.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, read_config, save_checkpoint
 
 
-def save(model: nn.Module, folder: str | Path, **notes: Any) -> Path:
+def save(model: nn.Module, folder: str | Path, *, base: Mapping[str, Any] | None = None, **notes: Any) -> Path:
     """Writes a model so that `pdecnn.load`, and all commands, read it; a folder that is there is replaced whole.
 
     Args:
         model: Condensed, of timm's or torchvision's registry, or of your own making. Folders of timm's models, ours
             among them, also open as `timm.create_model("local-dir:FOLDER", pretrained=True)`.
         folder: Where to.
+        base: How to build the model, if it comes from no registry: `{"builder": "custom", "name": "mynets:make"}`.
         notes: Further entries of the config, as plain data: `classes=["cat", "dog"]`.
 
     Example:
@@ -30,7 +32,7 @@ def save(model: nn.Module, folder: str | Path, **notes: Any) -> Path:
         raise TypeError(f"save: expected a torch.nn.Module, got {type(model).__name__}. save(model, folder).")
     if hasattr(model, CONFIG):
         return save_condensed(folder, model, **notes)
-    description = describe(model) or own_code(model)
+    description = dict(base or describe(model) or own_code(model))
     return save_checkpoint(folder, model, {"model": description, **timm_entries(model, description), **notes})
 
 

@@ -14,7 +14,7 @@ from pdecnn.shared.modules import eval_mode
 from pdecnn.training.data import Batch, Dataset
 from pdecnn.training.folders import UNKNOWN
 from pdecnn.training.loaders import Loaders
-from pdecnn.training.own import in_memory, of_datasets
+from pdecnn.training.own import in_memory, of_datasets, process
 from pdecnn.training.seeding import seed_everything
 
 KEYS = ("image", "images", "pixel_values", "x", "input"), ("label", "labels", "y", "target")
@@ -114,8 +114,10 @@ class EpochBatches:
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from position `start` on; those before are read and dropped."""
+        rank, world_size = process()
         seed_everything(self.seed, "epoch", epoch)
-        yield from map(as_batch, islice(self.source, start, None))
+        for x, y in map(as_batch, islice(self.source, start, None)):
+            yield x[rank::world_size], y[rank::world_size]
 
 
 @dataclass(frozen=True)

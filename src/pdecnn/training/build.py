@@ -10,7 +10,6 @@ from pdecnn.models.build import (
     CustomModelError,
     build_model,
     build_named,
-    call_factory,
     import_factory,
     name_to_description,
     with_factory,
@@ -101,14 +100,3 @@ def _from_name(name: str, num_classes: int | None, pretrained: bool, overwritten
         description = {**description, "name": cfg.get("architecture") or name}
         return NamedModel(model, description, {}, name)
     return NamedModel(model, description, {}, f"{name}, as timm has them" if pretrained else "")
-
-
-def recipe_model(description: dict[str, Any], name: str | None, pretrained: bool) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a recipe, or the one that `name` means with the recipe's arguments, and its description."""
-    if name is None or ":" not in name:
-        return build_model(description, pretrained=pretrained), description
-    kwargs = description.get("kwargs") or {}
-    wanted = {**name_to_description(name), "kwargs": kwargs}
-    if wanted["builder"] == "custom":
-        return call_factory(import_factory(name), kwargs, name), wanted
-    return build_model(wanted, pretrained=pretrained), wanted

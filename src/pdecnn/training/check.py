@@ -1,5 +1,7 @@
 """What can be known to go wrong before the first step: sizes, classes, labels."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +11,12 @@ from pdecnn.training.folders import UNKNOWN
 from pdecnn.training.loaders import Loaders
 
 
-def check_data(model: nn.Module, loaders: Loaders) -> None:
-    """Runs the model on one image of each split and compares classes and labels, before anything is trained."""
+def check_data(model: nn.Module, loaders: Loaders) -> Loaders:
+    """Runs the model on one image of each split and compares classes and labels, before anything is trained.
+
+    Classes that have no name get a number.
+    """
+    n = 0
     splits = {"training": loaders.plain or loaders.train.batches(0), "evaluation": loaders.evaluation}
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     for split, batches in splits.items():
@@ -41,3 +47,4 @@ def check_data(model: nn.Module, loaders: Loaders) -> None:
             raise ValueError(
                 f"data: a label of the {split} images is {bad}; the model tells {n} classes apart: 0 to {n - 1}."
             )
+    return replace(loaders, classes=loaders.classes or tuple(map(str, range(n))))

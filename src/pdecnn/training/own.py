@@ -45,9 +45,9 @@ def open_data(
         data_dir: Folder of the files of named datasets.
         download: Fetch them if they are missing.
     """
-    name, rank, world = str(source), int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    name = str(source)
     if name in DATASETS and not Path(name).is_dir():
-        return in_memory(load_dataset(name, data_dir, download=download), batch_size, seed, rank, world)
+        return in_memory(load_dataset(name, data_dir, download=download), batch_size, seed)
     note, classes, labelled = "", (), True
     if Path(name).is_dir():
         found = read_folder(name, seed=seed)
@@ -64,8 +64,13 @@ def open_data(
         )
     return of_datasets(
         *sets, batch_size=batch_size, seed=seed, workers=workers, classes=classes, described=wanted.to_dict(),
-        labelled=labelled, note=note, rank=rank, world_size=world,
+        labelled=labelled, note=note,
     )  # fmt: skip
+
+
+def process() -> tuple[int, int]:
+    """The number of this process and how many there are, as torchrun and accelerate tell it."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _transform(wanted: Input, training: bool) -> Any:
@@ -102,23 +107,19 @@ def of_datasets(
     described: Mapping[str, Any] | None = None,
     labelled: bool = True,
     note: str = "",
-    rank: int = 0,
-    world_size: int = 1,
 ) -> Loaders:
     """Loaders of map-style datasets: augmented, the same without, and the one to evaluate on, if any."""
     count = (2 if len(train) > 2 * PLAIN else 0) if workers is None else workers
-    loader = StreamLoader(train, min(batch_size, len(train)), count, seed, rank, world_size)
+    loader = StreamLoader(train, min(batch_size, len(train)), count, seed, *process())
     some = torch.randperm(len(plain), generator=generator(seed, "plain"))[:PLAIN].tolist()
     few: Any = DataLoader(Subset(plain, some), batch_size=min(128, len(some)))
     tests: Any = None if evaluation is None else DataLoader(evaluation, batch_size=128, num_workers=count)
     return Loaders(loader, tests, classes, dict(described or {}), few, labelled, note)
 
 
-def in_memory(
-    data: Dataset, batch_size: int, seed: int, rank: int = 0, world_size: int = 1, augment: Augment | None = None
-) -> Loaders:
+def in_memory(data: Dataset, batch_size: int, seed: int, augment: Augment | None = None) -> Loaders:
     """Loaders of a dataset in memory: shifted by two pixels and mirrored in training."""
     augment = Augment(pad=2, flip=0.5) if augment is None else augment
-    train = TrainLoader(data.train, batch_size, data.mean, data.std, augment, seed, rank, world_size)
+    train = TrainLoader(data.train, batch_size, data.mean, data.std, augment, seed, *process())
     tests, plain = (EvalLoader(images, 250, data.mean, data.std) for images in (data.test, data.train))
     return Loaders(train, tests, data.classes, describe_input(data), plain)
