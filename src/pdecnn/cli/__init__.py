@@ -1,12 +1,26 @@
 """The `pdecnn` command: one file per subcommand."""
 
+from typing import Annotated
+
 import typer
 
 app = typer.Typer(name="pdecnn", help=__doc__, no_args_is_help=True, add_completion=False)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"pdecnn {version('pdecnn')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _group() -> None:
+def _group(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
     """Compact convolutional networks from partial differential equations."""
 
 

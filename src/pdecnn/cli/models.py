@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import click
 import typer
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ def fail(error: Exception) -> NoReturn:
 
 def command_line(*more: str) -> str:
     """The command that is running, as one would type it, with more arguments."""
-    name = click.get_current_context().info_name or ""
-    typed = sys.argv[1:] if sys.argv[1:2] == [name] else [name]
+    typed = sys.argv[1:]
     return shlex.join(["pdecnn", *typed, *(() if more and more[0] in typed else more)])
 
 

@@ -44,7 +44,5 @@ def check_data(model: nn.Module, loaders: Loaders) -> Loaders:
             raise ValueError(f"data: labels must be class indices of shape (N,), got {tuple(y.shape)}, {y.dtype}.")
         if bool((y >= n).any()) or bool((y < UNKNOWN).any()):
             bad = int(y.max() if bool((y >= n).any()) else y.min())
-            raise ValueError(
-                f"data: a label of the {split} images is {bad}; the model tells {n} classes apart: 0 to {n - 1}."
-            )
+            raise ValueError(f"data: a label of the {split} images is {bad}; the model tells 0 to {n - 1} apart.")
     return replace(loaders, classes=loaders.classes or tuple(map(str, range(n))))
