@@ -19,6 +19,7 @@ __all__ = [
     "export",
     "functional",
     "layers",
+    "load",
     "models",
     "optimize_for_inference",
     "plan",
@@ -26,6 +27,7 @@ __all__ = [
     "reference",
     "register_block",
     "replace_convs",
+    "save",
     "symmetry",
     "testing",
     "training",
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
         viz,
     )
     from pdecnn.analysis import profile
-    from pdecnn.condensation import condense, register_block, replace_convs
+    from pdecnn.condensation import condense, load, register_block, replace_convs, save
     from pdecnn.condensation.distill import distill
     from pdecnn.condensation.plan import Plan, plan
     from pdecnn.deploy import export, optimize_for_inference
@@ -59,9 +61,11 @@ else:
         "Plan": "condensation",
         "condense": "condensation",
         "distill": "condensation",
+        "load": "condensation",
         "plan": "condensation",
         "register_block": "condensation",
         "replace_convs": "condensation",
+        "save": "condensation",
         "export": "deploy",
         "optimize_for_inference": "deploy",
     }

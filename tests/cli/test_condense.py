@@ -111,11 +111,11 @@ def test_a_malformed_budget_is_a_usage_error():
 
 @pytest.mark.slow
 def test_the_main_job_writes_all_it_promises(tmp_path, monkeypatch):
-    from pdecnn.condensation import job
+    from pdecnn.condensation import example
     from pdecnn.training import load_dataset
 
     small = load_dataset("fashion-mini").limit(256, 100)
-    monkeypatch.setattr(job, "load_dataset", lambda name: small)
+    monkeypatch.setattr(example, "load_dataset", lambda name: small)
     result = run(app, ["condense", "--epochs", "1", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert {"plan.json", "teacher", "student", "result.json", "report.html"} <= {p.name for p in tmp_path.iterdir()}

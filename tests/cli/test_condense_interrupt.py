@@ -12,13 +12,12 @@ import pytest
 
 from pdecnn.condensation import Plan
 from pdecnn.shared.files import write_atomic
-from pdecnn.training import load_checkpoint
 
 pytest.importorskip("onnxruntime")
 
 TEACHER = [f"teacher/{name}" for name in ("config.json", "manifest.json", "model.safetensors")]
 STUDENT = [name.replace("teacher", "student") for name in TEACHER]
-ALL = sorted([*TEACHER, *STUDENT, "plan.json", "report.html", "result.json", "student.onnx"])
+ALL = sorted([*TEACHER, *STUDENT, "job.json", "plan.json", "report.html", "result.json", "student.onnx"])
 
 
 @pytest.fixture(scope="module")
@@ -31,35 +30,48 @@ def ended(tmp_path_factory) -> tuple[Path, dict[str, tuple[int, list[str]]]]:
     return folder, json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    "moment, files, message",
-    [
-        ("teacher", [], "Interrupted: stopped while training the teacher, at step "),
-        ("fit", ["plan.json", *TEACHER], "Interrupted. What was finished is in "),
-        ("distill", ["plan.json", *TEACHER], "of distilling; the plan and the teacher are in "),
-        ("export", ["plan.json", *STUDENT, *TEACHER], "Interrupted. What was finished is in "),
-    ],
-)
-def test_an_interrupt_ends_the_job_cleanly(ended, moment, files, message):
+def test_a_job_that_was_killed_again_and_again_gives_the_same_bits(ended):
     folder, ends = ended
-    code, left = ends[moment]
-    said = (folder / f"{moment}.err").read_text()
-    assert code == 130, said
-    assert left == sorted(files)
-    assert message in said.splitlines()[-1]
-    assert "Traceback" not in said
-    assert "Error" not in said
-    if files:
-        assert Plan.load(folder / moment / "plan.json").runs
-        load_checkpoint(folder / moment / "teacher")
+    assert [ends[name][0] for name in ("fit", "distill", "export")] == [-9, -9, -9]
+    for name in ("last", "whole"):
+        assert ends[name][0] == 0, (folder / f"{name}.err").read_text()
+        assert ends[name][1] == ALL
+    weights = [(folder / home / "student/model.safetensors").read_bytes() for home in ("ended", "whole")]
+    assert weights[0] == weights[1]
+    results = [json.loads((folder / home / "result.json").read_text()) for home in ("ended", "whole")]
+    assert results[0]["accuracies"] == results[1]["accuracies"]
+    assert [r["train_loss"] for r in results[0]["history"]] == [r["train_loss"] for r in results[1]["history"]]
 
 
-def test_a_rerun_in_the_same_folder_works(ended):
+def test_what_was_done_is_not_done_again(ended):
+    folder, _ = ended
+    said = {name: (folder / f"{name}.err").read_text() for name in ("distill", "stop", "export", "again")}
+    assert "running the model once" in (folder / "fit.err").read_text()
+    assert not any("running the model once" in text for text in said.values())
+    assert "epoch 1/3" not in said["stop"]
+    assert "epoch 2/3" not in said["export"]
+    assert "is finished" in said["again"]
+
+
+def test_ctrl_c_saves_and_the_line_to_continue_is_told(ended):
     folder, ends = ended
-    code, left = ends["again"]
-    assert code == 0, (folder / "again.err").read_text()
-    assert left == ALL
-    assert json.loads((folder / "export" / "result.json").read_text())["onnx"]["after"]["top1"] == 1.0
+    for name, what in (("teacher", "while training the teacher"), ("stop", "of distilling")):
+        said = (folder / f"{name}.err").read_text()
+        assert ends[name][0] == 130, said
+        assert f"Interrupted: stopped {what}" in said.replace("at step 6 ", "")
+        assert "Traceback" not in said
+        line = said.splitlines()[-1]
+        assert line.startswith("pdecnn condense ")
+        assert "--resume" in line
+    assert any(file.startswith("teacher-run/checkpoints/") for file in ends["teacher"][1])
+
+
+def test_an_unfinished_job_is_not_thrown_away(ended):
+    folder, ends = ended
+    assert ends["refused"][0] == 1
+    said = (folder / "refused.err").read_text()
+    assert "holds a job that was not finished. Continue it with --resume" in said
+    assert Plan.load(folder / "ended/plan.json").runs
 
 
 def test_an_interrupt_while_writing_leaves_the_old_file_alone(tmp_path, monkeypatch):
@@ -90,7 +102,7 @@ def test_the_command_itself_ends_cleanly(line, tmp_path):
         process.send_signal(signal.SIGINT)
         said += process.stderr.readlines()
         assert process.wait(60) == 130, said
-    assert "Interrupted" in said[-1]
+    assert any("Interrupted" in text for text in said)
     assert "Traceback" not in "".join(said)
     assert not [p for p in tmp_path.rglob(".*") if p.name.startswith((".tmp", ".trash"))]
     if (tmp_path / "plan.json").exists():

@@ -41,10 +41,15 @@ def test_input_size_is_the_models_own_by_default():
     assert report["input_shapes"] == [[1, 3, 224, 224]]
 
 
+def test_an_unknown_model_is_told_with_those_that_are_close():
+    result = run(app, ["profile", "resnet81"])
+    assert result.exit_code == 1
+    assert "no model named 'resnet81'. Close: 'resnet" in result.output
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["resnet81"], "no model named 'resnet81'. Close: 'resnet18'"),
         (["resnet18", "--input", "3,x"], "expected positive numbers such as 3,32,32, got '3,x'"),
         (["resnet18", "--input", "3,0,2"], "got '3,0,2'"),
     ],

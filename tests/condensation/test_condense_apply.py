@@ -20,8 +20,8 @@ from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.plan import Plan as PlanClass
 from pdecnn.condensation.record import record
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.models.build import build_model
 from pdecnn.training import load_checkpoint
-from pdecnn.training.build import build_model
 
 X = torch.randn(2, 3, 9, 9)
 
@@ -120,11 +120,14 @@ def test_saved_and_loaded_models_agree_bitwise(kind, tmp_path):
         assert torch.equal(loaded.model(x), small.eval()(x))
 
 
-def test_a_model_of_no_registry_cannot_be_saved_without_a_base(tmp_path):
+def test_a_model_of_no_registry_needs_its_maker(tmp_path):
     model = nn.Sequential(nn.Conv2d(3, 32, 3), *(Residual(32, 32, 1, False, True) for _ in range(4)))
     small, _ = pdecnn.condense(model, torch.randn(1, 3, 12, 12))
-    with pytest.raises(ValueError, match="was not built by timm or torchvision"):
-        save_condensed(tmp_path / "small", small)
+    save_condensed(tmp_path / "small", small)
+    with pytest.raises(ValueError, match=r"your own code, torch.nn.modules.container:Sequential.*factory=Sequential"):
+        pdecnn.load(tmp_path / "small")
+    loaded = pdecnn.load(tmp_path / "small", factory=lambda: model)
+    assert torch.equal(loaded(x := torch.randn(2, 3, 12, 12)), small.eval()(x))
     with pytest.raises(ValueError, match="is not a condensed model"):
         save_condensed(tmp_path / "small", model)
 

@@ -236,3 +236,13 @@ def test_broken_plan_files_are_refused(made, tmp_path):
 def test_costs_add_up():
     assert Cost(1, 2) + Cost(3, 4, 0.5) == Cost(4, 6, 0.5)
     assert Cost(3, 4, 0.5) - Cost(1, 2) == Cost(2, 2, 0.5)
+
+
+def test_modules_themselves_are_taken_as_filters():
+    net = timm.create_model("cifar_resnet32")
+    made = pdecnn.plan(net, torch.zeros(1, 3, 32, 32), ignore=[net.stages[0], net.stages[1][2]])
+    assert [run.parent for run in made.runs] == ["stages.2"]
+    alone = pdecnn.plan(net, torch.zeros(1, 3, 32, 32), only=net.stages[1])
+    assert [run.parent for run in alone.runs] == ["stages.1"]
+    with pytest.raises(ValueError, match="holds a Linear that is not a module of the model"):
+        pdecnn.plan(net, torch.zeros(1, 3, 32, 32), ignore=[torch.nn.Linear(1, 1)])

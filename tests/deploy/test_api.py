@@ -39,7 +39,8 @@ def test_int8_reports_its_agreement(tmp_path):
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 26 * 26, 10)).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # whether 8 bits are slower here is the machine's affair
-        report = pdecnn.export(net, tmp_path / "net.onnx", X, int8=[X])
+        labels = torch.zeros(len(X), dtype=torch.int64)  # of a DataLoader; not read
+        report = pdecnn.export(net, tmp_path / "net.onnx", X, int8=[(X, labels)])
         plain = pdecnn.export(net, tmp_path / "float.onnx", X)
     assert report.int8
     assert 0 < report.agreement.max_error < 0.1

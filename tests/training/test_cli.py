@@ -77,9 +77,10 @@ def test_a_model_of_ones_own(tmp_path, config, monkeypatch):
     run = tmp_path / "run"
     trained = pdecnn("train", "--config", config, "--output", run, "--model", "my_nets:line", "--json")
     assert trained.exit_code == 0, trained.output
+    monkeypatch.setattr(sys, "argv", ["pdecnn", "validate", str(run)])
     refused = pdecnn("validate", run)
     assert refused.exit_code == 1
-    assert "asks for a 'custom' model" in refused.output
+    assert f"Run: pdecnn validate {run} --model my_nets:line\n" in refused.output
     accepted = pdecnn("validate", run, "--model", "my_nets:line", "--json")
     assert json.loads(accepted.stdout)["accuracy"] == json.loads(trained.stdout.splitlines()[-1])["accuracy"]
 
@@ -112,7 +113,7 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path, config):
     [
         (["train"], "give the name of a recipe"),
         (["train", "quick/fashion-mni"], "Close: 'quick/fashion-mini'"),
-        (["train", "quick/fashion-mini", "-o", "optimizer.rate=1"], "Extra inputs are not permitted"),
+        (["train", "quick/fashion-mini", "-o", "optimizer.rate=1"], "there is no setting 'optimizer.rate'"),
         (["train", "quick/fashion-mini", "--on-nan", "cry"], "expected stop or resume"),
         (["train", "quick/fashion-mini", "--model", "no_such_net"], "no model named 'no_such_net'"),
         (["train", "quick/fashion-mini", "--init", "nowhere"], "expected a checkpoint or a run folder"),

@@ -2,22 +2,28 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from pdecnn.cli import app
-from pdecnn.cli.train import fail
+from pdecnn.cli.models import GRAMMAR, Factory, InputSize, NumClasses, Weights, fail, open_named, size_of
+
+if TYPE_CHECKING:
+    from pdecnn.deploy.bench import Row
 
 
 @app.command("bench")
 def command(
-    models: Annotated[list[str], typer.Argument(help="Checkpoints, run folders or names of models.")],
+    models: Annotated[list[str], typer.Argument(help=f"The models, each {GRAMMAR}.")],
     runtime: Annotated[str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused.")] = "eager,optimized",
     threads: Annotated[int, typer.Option(help="Threads inside an operator.")] = 1,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,64",
-    input_size: Annotated[str | None, typer.Option("--input", help="C,H,W; each model's own by default.")] = None,
+    input_size: InputSize = None,
+    num_classes: NumClasses = None,
+    weights: Weights = None,
+    factory: Factory = None,
     rounds: Annotated[int, typer.Option(help="Samples of each candidate.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
@@ -26,15 +32,17 @@ def command(
     import torch
 
     from pdecnn.analysis.latency import environment
-    from pdecnn.cli.export import load, table
+    from pdecnn.cli.export import table
     from pdecnn.deploy.bench import bench
 
     sizes = numbers(batch, "--batch")
     if output is not None and not output.parent.is_dir():
         raise typer.BadParameter(f"the folder {output.parent} does not exist.", param_hint="--output")
     torch.manual_seed(0)
-    loaded = {name: load(name, input_size) for name in models}
-    inputs = {name: (net, torch.randn(2, *size)) for name, (net, size) in loaded.items()}
+    if weights is not None and len(models) > 1:
+        raise typer.BadParameter("is for one model; with several, name folders.", param_hint="--weights")
+    found = {name: open_named(name, weights, num_classes, factory=factory) for name in models}
+    inputs = {name: (item.model, torch.randn(2, *size_of(item, input_size))) for name, item in found.items()}
     try:
         rows = bench(inputs, runtimes=runtime.split(","), batches=sizes, num_threads=threads, rounds=rounds)
     except (ValueError, RuntimeError, ImportError) as error:
@@ -45,7 +53,15 @@ def command(
     if as_json:
         typer.echo(json.dumps(result))
         return
-    Console().print(table(result["rows"]))  # type: ignore[arg-type]
+    Console().print(table(with_speedups(rows)))
+
+
+def with_speedups(rows: "list[Row]") -> list[dict[str, Any]]:
+    """The rows as dicts, each with how many times faster it is than the first of its batch size."""
+    from pdecnn.deploy.bench import speedup
+
+    first = {row.batch: row for row in reversed(rows)}
+    return [{**row.to_dict(), "speedup": speedup(row, first[row.batch])} for row in rows]
 
 
 def numbers(text: str, option: str) -> list[int]:

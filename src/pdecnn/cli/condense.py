@@ -1,4 +1,4 @@
-"""`pdecnn condense`: a shallower model from a CNN; without arguments, the whole way on the embedded data."""
+"""`pdecnn condense`: a smaller model from a CNN, on images of your own; without arguments, the embedded example."""
 
 from __future__ import annotations
 
@@ -10,21 +10,50 @@ import typer
 from rich.console import Console
 
 from pdecnn.cli import app
-from pdecnn.cli.profile import parse_size
+from pdecnn.cli.models import (
+    GRAMMAR,
+    Factory,
+    InputSize,
+    Mean,
+    NumClasses,
+    Pretrained,
+    Std,
+    Weights,
+    command_line,
+    fail,
+    input_for,
+    open_named,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from pdecnn.condensation.job import JobResult
+    from pdecnn.training.loaders import Loaders
+
 INTERRUPTED = 130  # 128 + SIGINT
+KEPT = (  # what decides a job, for --resume alone
+    "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
+    "workers", "keep", "steps", "init", "ignore", "only", "budget", "train_teacher", "epochs", "lr", "seed",
+)  # fmt: skip
 
 
 @app.command("condense")
 def command(
+    context: typer.Context,
     model: Annotated[
-        str | None,
-        typer.Argument(help="timm:NAME, torchvision:NAME, or module:function of yours; none: the embedded example."),
+        str | None, typer.Argument(help=f"The model: {GRAMMAR}; none: the embedded example, or the job to resume.")
     ] = None,
-    input_size: Annotated[str | None, typer.Option("--input", help="Size of one input, C,H,W.")] = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Images: a folder (train/CLASS/*, val/CLASS/*), a dataset, or what timm reads (hfds/...)."),
+    ] = None,
+    input_size: InputSize = None,
+    mean: Mean = None,
+    std: Std = None,
     keep: Annotated[int, typer.Option(min=1, help="Blocks that stay in each run.")] = 1,
     steps: Annotated[int, typer.Option("--K", "-K", min=1, help="Time steps of the Global layers.")] = 5,
     init: Annotated[str, typer.Option(help="First guess of the Global layers: identity or block.")] = "identity",
@@ -33,173 +62,215 @@ def command(
     budget: Annotated[
         list[str] | None, typer.Option(help="A bound: params=50%, macs=1e8 or latency_ms=12; may be repeated.")
     ] = None,
-    pretrained: Annotated[bool, typer.Option("--pretrained", help="Start from timm's own weights.")] = False,
+    pretrained: Pretrained = False,
+    factory: Factory = None,
     train_teacher: Annotated[bool, typer.Option("--train-teacher", help="Example: train the teacher anew.")] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="Example: epochs of distillation.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Example: seed of the student.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Folder for what is made [runs/condense].")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of distillation.")] = 10,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 64,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of blocks that stay, 0.005 by default; new layers: ten times it."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that read images.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the student, of order and augmentation.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder for what is made.")] = Path("runs/condense"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the job in the output folder.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Replace runs of repeated blocks by Global layers.
 
-    Without MODEL: on the images that ship in the package, load a teacher, condense it, recover its accuracy by
-    distillation and compare both; about two minutes on two cores.
+    With --data: plan, fit without labels, distil, compare, and write plan, checkpoints, ONNX file and report.html. The
+    job survives any end: --resume continues it. Without --data the new layers stay untrained. Without MODEL: the same
+    on a network and images that ship in the package, in about two minutes on two cores.
     """
     import torch
 
-    if model is None and (input_size or pretrained):
-        given = "--input" if input_size else "--pretrained"
-        raise typer.BadParameter("is for a MODEL; the embedded example has its own.", param_hint=given)
-    if model is not None and train_teacher:
-        raise typer.BadParameter("is for the embedded example, without MODEL.", param_hint="--train-teacher")
+    given = dict(context.params)
+    if resume and model is None and (output / "job.json").is_file():
+        given = {**given, **recorded(output)}
+    _check_use(given)
     if threads:
         torch.set_num_threads(threads)
-    options: dict[str, Any] = {
-        "keep": keep,
-        "K": steps,
-        "init": init,
-        "ignore": ignore or [],
-        "only": only or [],
-        "budget": parse_budgets(budget or []),
-    }
-    folder = output or Path("runs/condense")
     try:
-        if model is None:
-            run_example(folder, options, epochs, seed, train_teacher, dry_run, as_json)
+        if given["model"] is None and dry_run:
+            plan_only({**given, "model": "fashion_resnet32", "input_size": "1,28,28"})
+        elif given["model"] is not None and given["data"] is None:
+            plan_only(given)
         else:
-            condense_one(model, input_size, pretrained, folder, options, dry_run, as_json)
+            run(given)
     except KeyboardInterrupt:
-        typer.echo(f"Interrupted. What was finished is in {folder}.", err=True)
+        typer.echo(f"Interrupted. What was finished is in {output}. Continue with:", err=True)
+        typer.echo(command_line("--resume"), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:  # a RuntimeError by its class
         raise
-    except (OSError, ValueError, RuntimeError, ModuleNotFoundError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
+    except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
+        fail(error)
 
 
-def run_example(
-    folder: Path, options: dict[str, Any], epochs: int, seed: int, train_teacher: bool, dry_run: bool, as_json: bool
-) -> None:
-    """The main job."""
-    from pdecnn.condensation.compare import comparison_table
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the job in a folder was started with; code of the user's is not run on the word of a file."""
+    from pdecnn.condensation.stages import read_job
+    from pdecnn.models.build import name_to_description
+    from pdecnn.training.build import find_folder
+
+    found: dict[str, Any] = read_job(folder).get("arguments") or {}
+    name = found.get("model")
+    if name and not find_folder(name) and name_to_description(name)["builder"] == "custom":
+        typer.echo(f"Error: the model of this job is made by your own code, {name}: name it again.", err=True)
+        typer.echo(f"Run: pdecnn condense {name} {command_line().partition('condense ')[2]}", err=True)
+        raise typer.Exit(1)
+    found["weights"] = found.get("weights") and Path(found["weights"])
+    return found
+
+
+def _check_use(given: dict[str, Any]) -> None:
+    """Options that make no sense together."""
+    if given["model"] is None:
+        for name in ("input_size", "pretrained", "weights", "num_classes", "data"):
+            if given[name]:
+                option = "--input" if name == "input_size" else f"--{name.replace('_', '-')}"
+                raise typer.BadParameter("is for a MODEL; the embedded example has its own.", param_hint=option)
+    elif given["train_teacher"]:
+        raise typer.BadParameter("is for the embedded example, without MODEL.", param_hint="--train-teacher")
+    elif given["data"] is None and given["resume"]:
+        raise typer.BadParameter("is for jobs with --data; there is nothing to continue.", param_hint="--resume")
+
+
+def plan_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of `plan`."""
+    lists = {name: list(given[name] or []) for name in ("ignore", "only")}
+    budget = parse_budgets(list(given["budget"] or []))
+    return {"keep": given["keep"], "K": given["steps"], "init": given["init"], **lists, "budget": budget}
+
+
+def run(given: dict[str, Any]) -> None:
+    """The whole job."""
+    from pdecnn.condensation.example import PRESET
     from pdecnn.condensation.job import StoppedError, run_job
     from pdecnn.condensation.progress import choose_progress
     from pdecnn.training.progress import Reporter, choose_reporter
-    from pdecnn.viz import write_report
 
-    if dry_run:
-        condense_one("timm:fashion_resnet32", "1,28,28", False, folder, options, True, as_json)
-        return
-    say = (lambda text: None) if as_json else (lambda text: typer.echo(text, err=True))
+    folder, quiet = given["output"], given["as_json"]
+    options, rates = plan_options(given), {}
     try:
+        if given["model"] is None:
+            rates = dict(PRESET)
+            teacher, loaders = the_example(given)
+        else:
+            teacher, loaders, base = the_users(given)
+            options |= {"base": base} if base else {}
+        rates |= {"lr": given["lr"]} if given["lr"] else {}
+        arguments = {**{name: given[name] for name in KEPT}, "weights": given["weights"] and str(given["weights"])}
         with choose_progress() as progress:
-            result = run_job(
-                folder,
-                epochs=epochs,
-                seed=seed,
-                train_teacher=train_teacher,
-                plan_options=options,
-                say=say,
-                progress=None if as_json else progress,
-                reporter=Reporter if as_json else choose_reporter,
-            )
+            _, result = run_job(
+                folder, teacher, loaders, epochs=given["epochs"], seed=given["seed"], plan_options=options,
+                resume=given["resume"], arguments=arguments, say=_say(quiet), progress=None if quiet else progress,
+                reporter=Reporter if quiet else choose_reporter, **rates,
+            )  # fmt: skip
     except StoppedError as error:
-        typer.echo(f"Interrupted: {error}.", err=True)
+        typer.echo(f"Interrupted: {error}. Continue with:\n{command_line('--resume')}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    write_report(result, folder / "report.html")
-    if as_json:
+    if quiet:
         typer.echo(json.dumps(result.to_dict()))
         return
+    show(result)
+
+
+def _say(quiet: bool) -> Any:
+    return (lambda text: None) if quiet else (lambda text: typer.echo(text, err=True))
+
+
+def the_example(given: dict[str, Any]) -> tuple[nn.Module, Loaders]:
+    """The embedded network and images."""
+    from pdecnn.condensation.example import example
+    from pdecnn.training.progress import Reporter, choose_reporter
+
+    quiet, folder = given["as_json"], given["output"]
+    reporter = Reporter if quiet else choose_reporter
+    teacher = given["train_teacher"]
+    return example(folder, seed=given["seed"], train_teacher=teacher, say=_say(quiet), reporter=reporter)
+
+
+def the_users(given: dict[str, Any]) -> tuple[nn.Module, Loaders, dict[str, Any] | None]:
+    """The model and images that the user named, and how to build the model if no registry can."""
+    from pdecnn.training.own import open_data
+
+    say = _say(given["as_json"])
+    found = open_named(
+        given["model"],
+        given["weights"],
+        given["num_classes"],
+        pretrained=given["pretrained"],
+        factory=given["factory"],
+    )
+    if found.weights:
+        say(f"weights: {found.weights}")
+    elif found.description["builder"] != "custom":
+        say(f"Warning: the weights of {given['model']} are random; give --weights or --pretrained for trained ones.")
+    wanted = input_for(found, given["input_size"], given["mean"], given["std"])
+    loaders = open_data(
+        given["data"], wanted, batch_size=given["batch_size"], seed=given["seed"], workers=given["workers"]
+    )
+    if loaders.note:
+        say(loaders.note)
+    base = found.description if found.description["builder"] == "custom" else None
+    return found.model, loaders, base
+
+
+def show(result: JobResult) -> None:
+    """The plan, the table and where everything is."""
     console = Console()
     console.print(result.plan)
-    more = result.onnx.rows() if result.onnx else []
-    console.print(comparison_table(result.before, result.after, result.speedups, "On the embedded images", more))
+    console.print(result.table())
     for line in (*(result.onnx.lines() if result.onnx else ()), *result.notes):
         typer.echo(line)
     files = "Plan, checkpoints, student.onnx and report.html" if result.onnx else "Plan, checkpoints and report.html"
-    typer.echo(f"{result.seconds:.0f} s. {files} are in {folder}.")
+    typer.echo(f"{result.seconds:.0f} s. {files} are in {result.folder}.")
 
 
-def condense_one(
-    name: str,
-    input_size: str | None,
-    pretrained: bool,
-    folder: Path,
-    options: dict[str, Any],
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Plans a model of the user's and, unless it is a dry run, writes what comes out."""
+def plan_only(given: dict[str, Any]) -> None:
+    """Plans a model and, unless it is a dry run, writes what comes out, untrained."""
     import torch
 
-    from pdecnn.condensation import condense, plan, save_condensed
+    from pdecnn.condensation import condense, plan
     from pdecnn.condensation.progress import choose_progress
+    from pdecnn.condensation.saved import save
 
-    net = make_model(name, pretrained)
-    size = parse_size(input_size) if input_size else _own_size(net)
-    x = torch.randn(1, *size, generator=torch.Generator().manual_seed(0))
+    found = open_named(
+        given["model"],
+        given["weights"],
+        given["num_classes"],
+        pretrained=given["pretrained"],
+        factory=given["factory"],
+    )
+    options, as_json, folder = plan_options(given), given["as_json"], given["output"]
+    if found.description["builder"] == "custom":
+        options["base"] = found.description
+    x = torch.randn(1, *size_of(found, given["input_size"]), generator=torch.Generator().manual_seed(0))
     console = Console()
-    if dry_run:
-        with choose_progress() as progress:
-            made = plan(net, x, **options, progress=None if as_json else progress)
+    with choose_progress() as progress:
+        shown = None if as_json else progress
+        if given["dry_run"]:
+            made = plan(found.model, x, **options, progress=shown)
+        else:
+            small, report = condense(found.model, x, **options, progress=shown, quiet=as_json)
+    if given["dry_run"]:
         if as_json:
             typer.echo(json.dumps(made.to_dict()))
         else:
             console.print(made)
         return
-    with choose_progress() as progress:
-        small, report = condense(net, x, **options, progress=None if as_json else progress)
     folder.mkdir(parents=True, exist_ok=True)
     report.plan.save(folder / "plan.json")
-    saved = report.plan.base is not None
-    if saved:
-        save_condensed(folder / "student", small)
+    save(small, folder / "student")
     if as_json:
         typer.echo(json.dumps(report.to_dict()))
         return
     console.print(report)
-    left = "plan.json and student/" if saved else "plan.json (replay it with Plan.load on a fresh model)"
-    typer.echo(f"{left} are in {folder}. The Global layers are not trained yet: pdecnn.distill recovers the accuracy.")
-
-
-def make_model(name: str, pretrained: bool) -> nn.Module:
-    """The model that the user named, or a ValueError with close names."""
-    from pdecnn.training.build import build_model
-
-    home, _, rest = name.partition(":")
-    if home == "torchvision":
-        import pdecnn.condensation  # noqa: F401  (knows how to build them)
-
-        return build_model({"builder": "torchvision", "name": rest}, pretrained=pretrained)
-    if home == "timm" or not rest:
-        return build_model({"name": rest or home}, pretrained=pretrained)
-    if pretrained:
-        raise ValueError(f"condense: --pretrained is for models of timm; let {name} load its weights itself.")
-    return _make_own(name)
-
-
-def _make_own(name: str) -> nn.Module:
-    """What the user's `module:function` gives."""
-    from torch import nn
-
-    from pdecnn.training.build import import_factory
-
-    try:
-        factory = import_factory(name)
-        net = factory if isinstance(factory, nn.Module) else factory()
-    except ModuleNotFoundError as error:
-        home = name.partition(":")[0]
-        raise ValueError(
-            f"condense: cannot import {home!r}: {error}. Expected timm:NAME or module:function."
-        ) from error
-    except TypeError as error:
-        raise ValueError(f"condense: {name} does not work without arguments: {error}.") from error
-    if not isinstance(net, nn.Module):
-        raise ValueError(f"condense: {name} gave a {type(net).__name__}, expected a torch.nn.Module.")
-    return net
+    typer.echo(f"plan.json and student/ are in {folder}. Its new layers are not trained: --data distils them.")
 
 
 def parse_budgets(texts: list[str]) -> dict[str, str | float]:
@@ -211,8 +282,3 @@ def parse_budgets(texts: list[str]) -> dict[str, str | float]:
             raise typer.BadParameter(f"expected such as params=50%, got {text!r}.", param_hint="--budget")
         budget[key.strip()] = value.strip()
     return budget
-
-
-def _own_size(net: nn.Module) -> tuple[int, ...]:
-    cfg = getattr(net, "pretrained_cfg", None) or {}
-    return tuple(cfg.get("input_size") or (3, 224, 224))

@@ -1,10 +1,12 @@
 """`pdecnn distill RECIPE --teacher MODEL`: train a model with the help of a larger one."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pdecnn.cli import app
+from pdecnn.cli.models import GRAMMAR, NumClasses, Weights, open_named
 from pdecnn.cli.train import (
     AsJson,
     Config,
@@ -17,12 +19,15 @@ from pdecnn.cli.train import (
     RecipeName,
     Resume,
     Threads,
-    fail,
     resolve,
     run_training,
 )
 
-Teacher = Annotated[str, typer.Option(help="A checkpoint or run folder, or a registered model with weights.")]
+Teacher = Annotated[str, typer.Option(help=f"The teacher: {GRAMMAR}; one by name with its own weights.")]
+TeacherWeights = Annotated[Path | None, typer.Option(help="File of weights for the teacher.")]
+TeacherModel = Annotated[
+    str | None, typer.Option(help="module:function that makes the teacher of a folder, if it is your own.")
+]
 
 
 @app.command("distill")
@@ -30,6 +35,8 @@ def command(
     recipe: RecipeName = None,
     *,
     teacher: Teacher,
+    teacher_weights: TeacherWeights = None,
+    teacher_model: TeacherModel = None,
     config: Config = None,
     override: Overrides = None,
     data_dir: DataDir = None,
@@ -38,16 +45,21 @@ def command(
     download: Download = False,
     on_nan: OnNan = "stop",
     model: Model = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model by a recipe, learning from a teacher's answers as well as from the labels."""
-    from pdecnn.training.build import load_teacher
-
-    settings = resolve(recipe, config, override, model)
-    try:
-        master = load_teacher(teacher)
-    except (OSError, ValueError, RuntimeError) as error:
-        fail(error)
-    name = f"{recipe or config}-distilled"
-    run_training(settings, name, data_dir, output, resume, download, on_nan, model, threads, as_json, master)
+    settings, folder = resolve(
+        recipe, config, override, model, num_classes, output=output, resume=resume, suffix="-distilled"
+    )
+    named = ":" not in teacher or teacher.startswith("timm:")
+    master = open_named(
+        teacher,
+        teacher_weights,
+        num_classes if teacher_weights else None,
+        pretrained=named and teacher_weights is None,
+        factory=teacher_model,
+    ).model
+    run_training(settings, folder, data_dir, resume, download, on_nan, model, threads, as_json, master, weights=weights)

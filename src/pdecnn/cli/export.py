@@ -12,11 +12,23 @@ from rich.console import Console
 from rich.table import Table
 
 from pdecnn.cli import app
-from pdecnn.cli.profile import create, parse_size
-from pdecnn.cli.train import fail
+from pdecnn.cli.models import (
+    Factory,
+    InputSize,
+    Mean,
+    ModelName,
+    NumClasses,
+    Std,
+    Weights,
+    fail,
+    input_for,
+    open_named,
+    size_of,
+)
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    import torch
+    from torch import nn
 
     from pdecnn.deploy.api import ExportReport
 
@@ -25,15 +37,20 @@ CALIBRATION = 256  # training images
 
 @app.command("export")
 def command(
-    model: Annotated[str, typer.Argument(help="A checkpoint or run folder, or the name of a model.")],
+    model: ModelName,
     output: Annotated[Path | None, typer.Option(help="The file; NAME.onnx here by default.")] = None,
     format: Annotated[str, typer.Option(help="onnx, pte (ExecuTorch) or pt2 (AOTInductor).")] = "onnx",
     ops: Annotated[str, typer.Option(help="portable: runs anywhere; fused: Global layers as one node.")] = "portable",
     int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
-    input_size: Annotated[str | None, typer.Option("--input", help="C,H,W; the model's own by default.")] = None,
+    input_size: InputSize = None,
+    num_classes: NumClasses = None,
+    weights: Weights = None,
+    factory: Factory = None,
+    mean: Mean = None,
+    std: Std = None,
     samples: Annotated[int, typer.Option(min=1, help="Images to compare on.")] = 64,
     data: Annotated[
-        str, typer.Option(help="Dataset of the images to compare and calibrate on, best the one trained on.")
+        str, typer.Option(help="Images to compare and calibrate on, best those trained on: a folder or a dataset.")
     ] = "fashion-mini",
     ode_steps: Annotated[
         int | None, typer.Option(min=1, help="Equal steps of rk4 in place of an adaptive ODE solver.")
@@ -46,19 +63,22 @@ def command(
     """Export a model; the command fails, and leaves no file, if the file does not compute what the model does."""
     from pdecnn.cli.bench import numbers
     from pdecnn.deploy.api import FORMATS, ExportWarning, export
-    from pdecnn.deploy.images import real_images
     from pdecnn.deploy.ode import fix_steps
 
     sizes = numbers(batch, "--batch") if batch else []
-    net, size = load(model, input_size)
-    beside = (f"teacher {teacher}", load(teacher, None)[0]) if teacher else None
-    target = output or Path(f"{Path(model).name}{FORMATS.get(format, '')}")
+    found = open_named(model, weights, num_classes, factory=factory)
+    net, size = found.model, size_of(found, input_size)
+    if len(size) != 3:
+        raise typer.BadParameter(f"expected three numbers C,H,W, got {input_size!r}.", param_hint="--input")
+    beside = (f"teacher {teacher}", open_named(teacher, factory=factory).model) if teacher else None
+    target = output or Path(f"{Path(model.rpartition(':')[2]).name}{FORMATS.get(format, '')}")
+    wanted = input_for(found, ",".join(map(str, size)), mean, std)
     try:
-        images = real_images(size, samples, data=data)
+        images = some_images(data, wanted, samples)
         adaptive = net
         if ode_steps:
             net = fix_steps(net, ode_steps)
-        calibration = real_images(size, CALIBRATION, split="train", data=data).split(32) if int8 else None
+        calibration = some_images(data, wanted, CALIBRATION, split="train").split(32) if int8 else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ExportWarning)
             report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
@@ -81,39 +101,32 @@ def command(
     )
     if ode_steps:
         typer.echo(f"{ode_steps} steps of rk4 against the adaptive solver: {_against(adaptive, net, images)}.")
-    if is_untrained(model):
-        typer.echo(
-            f"The weights of {model} are random: name a checkpoint folder, or a model with a tag, for trained ones."
-        )
+    if not found.weights and found.description["builder"] != "custom":
+        typer.echo(f"The weights of {model} are random: give --weights, a folder, or a model with a tag.")
     if rows:
         Console().print(table(rows))
 
 
-def load(model: str, input_size: str | None) -> tuple[nn.Module, tuple[int, ...]]:
-    """A checkpoint's model or one of the registry, and the size of one input."""
-    from pdecnn.training.checkpoint import load_checkpoint
+def some_images(data: str, wanted: Any, count: int, split: str = "test") -> torch.Tensor:
+    """Images of a folder as the model wants them, or of a dataset, resized."""
+    import torch
 
-    given = parse_size(input_size) if input_size else None
-    if given and len(given) != 3:
-        raise typer.BadParameter(f"expected three numbers C,H,W, got {input_size!r}.", param_hint="--input")
-    try:
-        folder = Path(model).is_dir()  # else a name, in which a tag names trained weights
-        net = load_checkpoint(model).model if folder else create(model, pretrained="." in model)
-    except (OSError, ValueError, RuntimeError) as error:
-        fail(error)
-    if given:
-        return net.eval(), given
-    cfg: Any = getattr(net, "pretrained_cfg", None) or {}
-    size = tuple(cfg.get("input_size") or (3, 224, 224))
-    return net.eval(), (int(getattr(net, "in_chans", size[0])), *size[1:])
+    from pdecnn.deploy.images import real_images
+    from pdecnn.training.own import open_data
 
-
-def is_untrained(model: str) -> bool:
-    """Whether `load` made the model from its name alone."""
-    return not Path(model).is_dir() and "." not in model
+    if not Path(data).is_dir():
+        return real_images(wanted.shape, count, split=split, data=data)
+    loaders = open_data(data, wanted, batch_size=1)
+    parts: list[torch.Tensor] = []
+    have = 0
+    for x, _ in (loaders.plain if split == "train" else loaders.evaluation) or ():
+        parts, have = [*parts, x], have + len(x)
+        if have >= count:
+            break
+    return torch.cat(parts)[:count]
 
 
-def _against(adaptive: nn.Module, fixed: nn.Module, images: Tensor) -> str:
+def _against(adaptive: nn.Module, fixed: nn.Module, images: torch.Tensor) -> str:
     import torch
 
     from pdecnn.deploy.check import compare
@@ -127,7 +140,7 @@ def _against(adaptive: nn.Module, fixed: nn.Module, images: Tensor) -> str:
 def timings(
     name: str,
     net: nn.Module,
-    images: Tensor,
+    images: torch.Tensor,
     report: ExportReport,
     teacher: tuple[str, nn.Module] | None,
     sizes: list[int],
@@ -147,9 +160,12 @@ def timings(
 def table(rows: list[dict[str, Any]]) -> Table:
     """One line per model, runtime and batch."""
     out = Table(title=f"Latency, {rows[0]['threads']} thread(s)")
-    for header in ("model", "runtime", "batch", "p50, ms", "p90, ms", "size, kB"):
-        out.add_column(header, justify="left" if header in ("model", "runtime") else "right")
+    out.add_column("model", overflow="fold", min_width=8)
+    faster = ("times faster",) if "speedup" in rows[0] else ()
+    for header in ("runtime", "batch", "p50, ms", "p90, ms", "size, kB", *faster):
+        out.add_column(header, justify="left" if header == "runtime" else "right", no_wrap=True)
     for row in rows:
-        figures = (f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", f"{row['bytes'] / 1024:.0f}")
+        figures = [f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", f"{row['bytes'] / 1024:.0f}"]
+        figures += [f"{row['speedup']:.2f}"] if faster else []
         out.add_row(row["model"], row["runtime"], str(row["batch"]), *figures)
     return out

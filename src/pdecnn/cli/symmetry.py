@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pdecnn.cli import app
-from pdecnn.cli.profile import create
+from pdecnn.cli.models import open_named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +32,7 @@ def command(
     from pdecnn import symmetry as toolkit
 
     torch.manual_seed(seed)
-    net = randomised(create(model, num_classes))
+    net = randomised(open_named(model, None, num_classes).model)
     console = Console()
     try:
         net = toolkit.lift_model(net) if lift else net

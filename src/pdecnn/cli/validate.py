@@ -1,37 +1,63 @@
-"""`pdecnn validate CHECKPOINT`: measure the accuracy of a checkpoint."""
+"""`pdecnn validate MODEL`: measure the accuracy of a model."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pdecnn.cli import app
-from pdecnn.cli.train import AsJson, DataDir, Download, Threads, fail
+from pdecnn.cli.models import (
+    Factory,
+    InputSize,
+    Mean,
+    ModelName,
+    NumClasses,
+    Pretrained,
+    Std,
+    Weights,
+    fail,
+    input_for,
+    open_named,
+)
+from pdecnn.cli.train import AsJson, DataDir, Download, Threads
 
-CheckpointPath = Annotated[Path, typer.Argument(help="A checkpoint or run folder: runs/NAME or runs/NAME/best.")]
-DatasetName = Annotated[str | None, typer.Option("--data", help="Another dataset of the same classes.")]
-Factory = Annotated[str | None, typer.Option("--model", help="module:function, for checkpoints of a model of yours.")]
+if TYPE_CHECKING:
+    from pdecnn.training.build import NamedModel
+
+Data = Annotated[
+    str | None, typer.Option(help="A folder of images or a dataset; by default the one that a checkpoint knows of.")
+]
 
 
 @app.command("validate")
 def command(
-    checkpoint: CheckpointPath,
-    data: DatasetName = None,
+    model: ModelName,
+    data: Data = None,
     data_dir: DataDir = None,
     download: Download = False,
-    model: Factory = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    input_size: InputSize = None,
+    mean: Mean = None,
+    std: Std = None,
+    pretrained: Pretrained = False,
+    factory: Factory = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a checkpoint on the evaluation split it was trained with."""
+    """Evaluate a model on the evaluation images of --data, or a checkpoint on those that it was trained with."""
     import torch
 
     if threads:
         torch.set_num_threads(threads)
+    found = open_named(model, weights, num_classes, pretrained=pretrained, factory=factory)
     try:
-        report = validate(checkpoint, data, data_dir, download=download, factory=model)
-    except (OSError, ValueError, RuntimeError) as error:
+        if data is not None and (Path(data).is_dir() or "recipe" not in found.config):
+            report = on_images(model, found, data, data_dir, download, (input_size, mean, std))
+        else:
+            report = by_recipe(model, found, data, data_dir, download)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
     if as_json:
         typer.echo(json.dumps(report))
@@ -40,40 +66,55 @@ def command(
     typer.echo(f"Accuracy {report['accuracy']:.2f} % ({counts}), loss {report['loss']:.4f}")
 
 
-def validate(
-    path: str | Path,
-    data: str | None = None,
-    data_dir: Path | None = None,
-    *,
-    download: bool = False,
-    factory: str | None = None,
+def on_images(
+    name: str,
+    found: "NamedModel",
+    data: str,
+    data_dir: Path | None,
+    download: bool,
+    given: tuple[str | None, str | None, str | None],
+) -> dict[str, Any]:
+    """Evaluates a model on a folder or a dataset."""
+    from pdecnn.training import evaluate
+    from pdecnn.training.check import check_data
+    from pdecnn.training.own import open_data
+
+    loaders = open_data(data, input_for(found, *given), batch_size=1, data_dir=data_dir, download=download)
+    if not loaders.labelled or loaders.evaluation is None:
+        raise ValueError(f"validate: the images in {data} have no labels; expected folders named by their classes.")
+    if loaders.note:
+        typer.echo(loaders.note, err=True)
+    loaders = check_data(found.model, loaders)
+    assert loaders.evaluation is not None
+    return _report(name, data, evaluate(found.model, loaders.evaluation, num_classes=loaders.num_classes))
+
+
+def by_recipe(
+    name: str, found: "NamedModel", data: str | None, data_dir: Path | None, download: bool
 ) -> dict[str, Any]:
     """Evaluates a checkpoint with the settings in its config."""
     import torch
 
-    from pdecnn.training import Recipe, evaluate, load_checkpoint
-    from pdecnn.training.build import import_factory
-    from pdecnn.training.checkpoint import find_checkpoint, read_config
+    from pdecnn.training import Recipe, evaluate
     from pdecnn.training.stream import load_data
 
-    folder = find_checkpoint(path)
-    config = read_config(folder)
-    if "recipe" not in config:
-        raise ValueError(f"validate: {folder} has no recipe in its config, so its data is unknown.")
-    recipe = Recipe.parse(config["recipe"])
+    if "recipe" not in found.config:
+        raise ValueError(f"validate: {name} does not say what it was trained on; give --data FOLDER.")
+    recipe = Recipe.parse(found.config["recipe"])
+    if recipe.data.name == "loaders" and data is None:
+        raise ValueError(f"validate: {name} was trained on loaders, which are not kept; give --data FOLDER.")
     if data:
         recipe = recipe.override([f"data.name={data}"])
-    net = import_factory(factory)(**config["model"].get("kwargs", {})) if factory else None
-    model = load_checkpoint(folder, model=net).model
+    model = found.model
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     loaders = load_data(recipe, data_dir, download=download)
+    if loaders.evaluation is None:
+        raise ValueError(f"validate: {recipe.data.name} has no evaluation images.")
     metrics = evaluate(model, loaders.evaluation, num_classes=loaders.num_classes, precision=recipe.precision)
-    return {
-        "checkpoint": str(folder),
-        "data": recipe.data.name,
-        "accuracy": metrics.accuracy,
-        "loss": metrics.loss,
-        "correct": metrics.correct,
-        "total": metrics.total,
-    }
+    return _report(found.weights, recipe.data.name, metrics)
+
+
+def _report(name: str, data: str, metrics: Any) -> dict[str, Any]:
+    numbers = {key: getattr(metrics, key) for key in ("accuracy", "loss", "correct", "total")}
+    return {"checkpoint": name, "data": data, **numbers}

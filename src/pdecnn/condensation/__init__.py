@@ -7,6 +7,7 @@ from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.report import Report, condense
+from pdecnn.condensation.saved import load, save
 from pdecnn.condensation.site import Run, Skipped
 
 __all__ = [
@@ -18,8 +19,10 @@ __all__ = [
     "condense",
     "distill",
     "fit_layers",
+    "load",
     "plan",
     "register_block",
     "replace_convs",
+    "save",
     "save_condensed",
 ]

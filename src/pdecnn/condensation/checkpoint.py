@@ -1,14 +1,12 @@
 """Condensed models on disk: the config holds the base architecture and the plan, so that no user code is needed."""
 
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from pdecnn.shared.names import close_to
-from pdecnn.training.build import build_model, register_builder
+from pdecnn.models.build import build_model, register_builder
 from pdecnn.training.checkpoint import save_checkpoint
 
 CONFIG = "condensed_config"  # the attribute of a condensed model
@@ -28,12 +26,6 @@ def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
         raise ValueError(
             f"save_condensed: {type(model).__name__} is not a condensed model; use Plan.apply or condense."
         )
-    if config["base"] is None:
-        raise ValueError(
-            f"save_condensed: {type(model).__name__} was not built by timm or torchvision, so its base cannot be "
-            'written down. Plan with base={"name": ..., "kwargs": {...}} if it is registered in timm; else keep '
-            "plan.save(...) and the state_dict, and replay the plan on a fresh model of your own."
-        )
     config = current_config(model)
     if config is None:
         raise ValueError(
@@ -47,15 +39,22 @@ def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
 def current_config(model: nn.Module) -> dict[str, Any] | None:
     """The config of a condensed model with the classes that it has now; None if no config builds such a model."""
     config = getattr(model, CONFIG, None)
-    if config is None or config["base"] is None:
+    if config is None:
         return None
-    base = config["base"]
+    base = config["base"] or own_code(model)
+    if base.get("builder") == "custom":
+        return {**config, "base": base}  # only the user's own code can tell
     kwargs = [base.get("kwargs") or {}]
     kwargs += [{**kwargs[0], "num_classes": n} for n in _classes(model)]  # reset_classifier may have been called
     for candidate in ({**config, "base": {**base, "kwargs": k}} for k in kwargs):
         if _shapes(_build_on_meta(candidate)) == _shapes(model):
             return candidate
     return None
+
+
+def own_code(model: nn.Module) -> dict[str, Any]:
+    """The description of a model that no registry builds; its class is named so that people know whom to ask."""
+    return {"builder": "custom", "name": f"{type(model).__module__}:{type(model).__qualname__}", "kwargs": {}}
 
 
 def _classes(model: nn.Module) -> list[int]:
@@ -138,21 +137,4 @@ def _signature(model: nn.Module) -> tuple[Any, Any]:
     return [m for m in modules if m[1] not in _UNSEEN], _shapes(model)
 
 
-def _build_torchvision(description: dict[str, Any]) -> nn.Module:
-    from torchvision import models
-
-    name, kwargs = description["name"], dict(description.get("kwargs") or {})
-    if name not in models.list_models():
-        hint = close_to(name, models.list_models())
-        raise ValueError(f"build_model: torchvision has no model named {name!r}.{hint}")
-    if set(kwargs) - {"num_classes", "transform_input"}:
-        raise ValueError(f"build_model: a torchvision model takes num_classes only, got {sorted(kwargs)}.")
-    options: dict[str, Any] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
-    if "weights_backbone" in signature(models.get_model_builder(name)).parameters:
-        options["weights_backbone"] = None  # the default downloads
-    model: nn.Module = models.get_model(name, weights=None, **kwargs, **options)
-    return model
-
-
 register_builder("condensed", build_condensed)
-register_builder("torchvision", _build_torchvision)

@@ -53,6 +53,12 @@ class OnnxComparison:
         """Plain data."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "OnnxComparison":
+        """The inverse of `to_dict`."""
+        files = {name: values[name] and OnnxFile(**values[name]) for name in ("before", "after", "fused")}
+        return cls(**{**values, **files})
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Label, before, after and change, as `compare.comparison_rows` gives them."""
         rows = []

@@ -1,18 +1,23 @@
 """Recover the accuracy of a condensed model from the model it was made of."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.checkpoint import CONFIG, current_config
 from pdecnn.condensation.plan import Plan
-from pdecnn.training import Dataset, FitResult, Loaders, Recipe, fit
-from pdecnn.training.progress import Reporter
+from pdecnn.training import Augment, Dataset, FitResult, Loaders, Recipe, fit
+from pdecnn.training.batches import Answered, as_loaders
+from pdecnn.training.check import check_data
+from pdecnn.training.own import in_memory
+from pdecnn.training.progress import Reporter, choose_reporter
 
+LR, NEW = 0.005, 10.0  # kept blocks know their task already; new layers learn theirs
 DEFAULTS: dict[str, Any] = {
-    "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 5e-4},
     "schedule": {"name": "cosine", "warmup_epochs": 0.5},
     "tensorboard": False,
     "evaluate_every": 0,
@@ -22,10 +27,13 @@ DEFAULTS: dict[str, Any] = {
 def distill(
     student: nn.Module,
     teacher: nn.Module,
-    data: Dataset | Loaders,
+    data: Any,
     *,
+    val: Any = None,
     epochs: int = 10,
     batch_size: int = 64,
+    lr: float = LR,
+    new: float = NEW,
     weight: float = 0.9,
     temperature: float = 4.0,
     feature_weight: float = 0.1,
@@ -44,34 +52,44 @@ def distill(
     Args:
         student: A condensed model, or any classifier of the same classes (then without the feature maps).
         teacher: The model before; it is put in eval mode, its parameters are not touched.
-        data: A dataset in memory, or loaders.
+        data: A DataLoader, a torch Dataset, a list or other iterable of batches `(x, y)`, a dataset in memory, or
+            loaders. Without labels the teacher's answers are all there is, and accuracies are agreement with it.
+        val: The like, to evaluate on; without it nothing is evaluated.
         epochs: Passes over the training images.
-        batch_size: Images per step.
+        batch_size: Images per step, where `data` is not of batches.
+        lr: Learning rate of the blocks that were kept.
+        new: How many times larger that of the new layers is.
         weight: Share of the teacher's answers in the loss.
         temperature: T, which softens the answers.
         feature_weight: Weight of the feature maps.
-        augment: What is done to the images, as in a recipe: `{"pad": 2, "flip": 0.5}`.
+        augment: What is done to images in memory, as in a recipe: `{"pad": 2, "flip": 0.5}`.
         seed: Seed of order and augmentation.
         recipe: Further settings, as in a recipe: `{"optimizer": {"name": "adamw", "lr": 1e-3}}`.
         run_dir: Folder for logs and checkpoints.
         resume: Continue the run in `run_dir`.
-        reporter: Shows the progress.
+        reporter: Shows the progress: a bar or plain lines by default, `Reporter()` for none.
     """
     taken = sorted({"model", "data", "epochs", "seed", "distill"} & set(recipe or {}))
     if taken:
         raise ValueError(f"distill: recipe may not set {', '.join(taken)}; the arguments of distill do.")
+    if isinstance(data, Dataset):
+        loaders = in_memory(data, batch_size, seed, augment=Augment(**dict(augment or {})))
+    else:
+        loaders = as_loaders(data, val, batch_size=batch_size, seed=seed)
+    loaders = known_to(teacher, check_data(teacher, loaders))
     features = matched_modules(student)
-    name = data.name if isinstance(data, Dataset) else "loaders"
+    rates = {"name": "sgd", "lr": lr, "weight_decay": 5e-4, "lr_scale": dict.fromkeys(sites(student), new)}
     settings = Recipe.parse(
         {
+            "optimizer": rates,
             **DEFAULTS,
             **(recipe or {}),
             "model": {"builder": "condensed", "name": type(student).__name__},
-            "data": {"name": name, "batch_size": batch_size, "augment": dict(augment or {})},
+            "data": {"name": "loaders", "batch_size": batch_size},
             "epochs": epochs,
             "seed": seed,
             "distill": {
-                "weight": weight,
+                "weight": weight if loaders.labelled else 1.0,
                 "temperature": temperature,
                 "features": features,
                 "feature_weight": feature_weight if features else 0.0,
@@ -81,14 +99,27 @@ def distill(
     config = current_config(student) or getattr(student, CONFIG, None)
     return fit(
         student,
-        data,
+        loaders,
         settings,
         teacher=teacher,
         model_config=config,
         run_dir=run_dir,
         resume=resume,
-        reporter=reporter,
+        reporter=choose_reporter() if reporter is None else reporter,
     )
+
+
+def known_to(teacher: nn.Module, loaders: Loaders) -> Loaders:
+    """The loaders with the teacher's answers for labels, in the evaluation, if there are none."""
+    if loaders.labelled or loaders.evaluation is None or isinstance(loaders.evaluation, Answered):
+        return loaders
+    return replace(loaders, evaluation=Answered(teacher, loaders.evaluation))
+
+
+def sites(student: nn.Module) -> list[str]:
+    """Where a condensed model has new layers."""
+    config = getattr(student, CONFIG, None)
+    return [] if config is None else list(global_layers(student, Plan.from_dict(config["plan"]).runs))
 
 
 def matched_modules(student: nn.Module) -> dict[str, str]:

@@ -6,7 +6,7 @@ all its parameters by a hundred small steps. Then the batch norms after it get t
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,19 +19,23 @@ from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.shared.modules import eval_mode, listen, with_momentum
 
+State = dict[str, Tensor]
+
 
 @dataclass(frozen=True)
 class Fitted:
     """How well the Global layer at `site` maps what the removed blocks are given to what they give.
 
     The errors are mean squares relative to the variance of the target: 0 is perfect, 1 as good as a constant.
-    `skipped` is that of the identity, that is, of leaving the blocks out.
+    They are measured on held-out images. `skipped` is that of the identity, that is, of leaving the blocks out; `kept`
+    is false if the model answered better, on held-out images, before its layers were fitted, and was left so.
     """
 
     site: str
     skipped: float
     before: float
     after: float
+    kept: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -40,7 +44,7 @@ class Fitted:
     def __str__(self) -> str:
         return (
             f"{self.site}: unexplained variance {self.before:.3f} -> {self.after:.3f} "
-            f"(blocks left out: {self.skipped:.3f})"
+            f"(blocks left out: {self.skipped:.3f})" + ("" if self.kept else "; undone, as it did not help")
         )
 
 
@@ -59,6 +63,9 @@ def fit_layers(
 ) -> list[Fitted]:
     """Fits the Global layers of `student` in place and says how well it went.
 
+    One batch more than `batches` is read and held out. If the student's answers on it are further from the teacher's
+    in the end than they were at first, everything is put back.
+
     Args:
         student: What `plan.apply(teacher)` gave.
         teacher: The model before; it is not changed.
@@ -74,21 +81,79 @@ def fit_layers(
     runs = {run.site: run for run in plan.runs}
     layers = global_layers(student, plan.runs)
     batches_of = [data] if isinstance(data, Tensor) else data
-    inputs = [b[0] if isinstance(b, (tuple, list)) else b for _, b in zip(range(batches), batches_of, strict=False)]
-    if not inputs:
-        raise ValueError("fit_layers: data gave no batch.")
+    read = zip(range(batches + 1), batches_of, strict=False)
+    inputs, held = hold_out([b[0] if isinstance(b, (tuple, list)) else b for _, b in read])
+    start, norms = _state(student), _statistics(student)
     # the Global layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
-    targets = collect(teacher, sources.values(), inputs, outputs=True)
+    targets = collect(teacher, sources.values(), [*inputs, held], outputs=True)
     fitted = []
     for site, layer in layers.items():
-        x = _channels_first(collect(student, [site], inputs, outputs=False)[site], runs[site])
+        x = _channels_first(collect(student, [site], [*inputs, held], outputs=False)[site], runs[site])
         y = _channels_first(targets[sources[site]], runs[site])
-        fitted.append(fit_layer(layer, x, y, site=site, steps=steps, lr=lr, batch_size=batch_size, seed=seed))
+        n = len(x) - len(held)
+        unseen = (x[n:], y[n:])
+        found = fit_layer(layer, x[:n], y[:n], unseen, site=site, steps=steps, lr=lr, batch_size=batch_size, seed=seed)
+        fitted.append(found)
         recalibrate(student, site, inputs)
         if progress:
             progress(str(fitted[-1]))
+    if layers and not _keep_best(student, teacher, held, start, norms):
+        return [replace(f, kept=False) for f in fitted]
     return fitted
+
+
+def hold_out(batches: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """All batches but the last, and the last; a single batch gives a quarter of itself."""
+    if not batches:
+        raise ValueError("fit_layers: data gave no batch.")
+    if len(batches) > 1:
+        return batches[:-1], batches[-1]
+    n = len(batches[0])
+    return ([batches[0][: n - max(1, n // 4)]], batches[0][n - max(1, n // 4) :]) if n > 1 else (batches, batches[0])
+
+
+def _keep_best(student: nn.Module, teacher: nn.Module, held: Tensor, start: State, norms: State) -> bool:
+    """Keeps the state whose answers are nearest to the teacher's: the fitted one, with the statistics of the batch
+    norms found anew or as they were, or the first; tells whether it is a fitted one."""
+    fitted = _state(student)
+    with torch.no_grad(), eval_mode(teacher):
+        wanted = teacher(held)
+    distances = []
+    for state in (fitted, {**fitted, **norms}, start):
+        student.load_state_dict(state)
+        with torch.no_grad(), eval_mode(student):
+            distances.append(_answer_distance(student(held), wanted))
+    best = min(range(3), key=lambda i: distances[i])
+    student.load_state_dict((fitted, {**fitted, **norms}, start)[best])
+    return best < 2
+
+
+def _answer_distance(out: Any, wanted: Any) -> float:
+    """KL divergence of logits; the mean square of other outputs, all tensors of them."""
+    if isinstance(wanted, Tensor):
+        if wanted.ndim == 2:
+            p, q = nnf.log_softmax(wanted, dim=1), nnf.log_softmax(out, dim=1)
+            found = float(nnf.kl_div(q, p, reduction="batchmean", log_target=True))
+        else:
+            found = _error(out, wanted)
+        return found if found == found else float("inf")
+    pairs = [(out[k], wanted[k]) for k in wanted] if isinstance(wanted, dict) else zip(out, wanted, strict=True)
+    return sum(_answer_distance(a, b) for a, b in pairs)
+
+
+def _state(model: nn.Module) -> State:
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def _statistics(model: nn.Module) -> State:
+    """The running statistics of the batch norms outside Global layers."""
+    inside = [name for name, m in model.named_modules() if isinstance(m, GlobalLayer)]
+    return {
+        key: value
+        for key, value in _state(model).items()
+        if key.endswith(("running_mean", "running_var")) and not any(key.startswith(f"{name}.") for name in inside)
+    }
 
 
 @torch.no_grad()
@@ -130,18 +195,30 @@ def _channels_first(maps: Tensor, run: Run) -> Tensor:
 
 
 def fit_layer(
-    layer: GlobalLayer, x: Tensor, y: Tensor, *, site: str = "", steps: int, lr: float, batch_size: int, seed: int
+    layer: GlobalLayer,
+    x: Tensor,
+    y: Tensor,
+    held: tuple[Tensor, Tensor] | None = None,
+    *,
+    site: str = "",
+    steps: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
 ) -> Fitted:
-    """Fits one layer to map `x` to `y`; the state with the smallest error is kept."""
+    """Fits one layer to map `x` to `y`; the state with the smallest error on the `held` maps is kept, if any."""
     was_training = layer.training
+    x_held, y_held = held or (x, y)
+    first, error = _state(layer), _error(_run(layer, x_held, batch_size), y_held)
     frozen = {id(p) for p in layer.init.parameters()}
     parameters = [p for p in layer.parameters() if id(p) not in frozen]
-    skipped = _error(x, y)
+    skipped = _error(x_held, y_held)
     _calibrate_coefficients(layer, x[: 4 * batch_size])
-    before = _error(_run(layer, x, batch_size), y)
+    before = _error(_run(layer, x_held, batch_size), y_held)
     _regress_norm(layer, x, y, batch_size)
-    best = _error(_run(layer, x, batch_size), y)
-    state = {k: v.clone() for k, v in layer.state_dict().items()}
+    best, state = _error(_run(layer, x_held, batch_size), y_held), _state(layer)
+    if not best <= error:
+        best, state = error, first
     optimizer = torch.optim.Adam(parameters, lr=lr)
     total = max(steps, 6)  # a fifth of 5 is one step, and the schedule divides by one less
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=total, pct_start=0.2)
@@ -158,7 +235,7 @@ def fit_layer(
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
-    after = _error(_run(layer, x, batch_size), y)
+    after = _error(_run(layer, x_held, batch_size), y_held)
     if not after <= best:
         layer.load_state_dict(state)
         after = best

@@ -40,6 +40,7 @@ from pdecnn.shared.names import close_to
 FORMAT = "pdecnn-plan/1"
 
 Filter = str | type[nn.Module]
+Given = Filter | nn.Module
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,8 @@ def plan(
     keep: int = 1,
     K: int = 5,
     init: str = "identity",
-    ignore: Filter | Sequence[Filter] = (),
-    only: Filter | Sequence[Filter] = (),
+    ignore: Given | Sequence[Given] = (),
+    only: Given | Sequence[Given] = (),
     budget: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
@@ -210,7 +211,7 @@ def plan(
         keep: Blocks that stay in each run, counted from the first.
         K: Time steps of the Global layers.
         init: First guess of the Global layers: `"identity"`, or `"block"`: one more block, with its weights.
-        ignore: Runs that are left alone: paths, regular expressions for whole paths, or classes of blocks.
+        ignore: Runs that are left alone: paths, regular expressions for whole paths, modules, or classes of blocks.
         only: If given, the only runs that are condensed, named likewise.
         budget: Upper bounds, as numbers or such as `"50%"`, for `params`, `macs` and `latency_ms` (measured): runs
             then keep as many blocks as the bounds allow.
@@ -310,9 +311,10 @@ def _refusal(
     return ""
 
 
-def _filters(given: Filter | Sequence[Filter], found: Sequence[Run], modules: Mapping[str, nn.Module]) -> list[Filter]:
+def _filters(given: Given | Sequence[Given], found: Sequence[Run], modules: Mapping[str, nn.Module]) -> list[Filter]:
     """One filter or many as a list; a ValueError if one of them names nothing that is in the model."""
-    filters: list[Filter] = [given] if isinstance(given, (str, type)) else list(given)
+    many = [given] if isinstance(given, (str, type, nn.Module)) else list(given)
+    filters: list[Filter] = [_path_of(f, modules) if isinstance(f, nn.Module) else f for f in many]
     for f in filters if found else ():
         if isinstance(f, str) and not (f in modules or any(_matches(f, run, modules) for run in found)):
             if any(re.fullmatch(f, path) for path in modules):
@@ -320,6 +322,13 @@ def _filters(given: Filter | Sequence[Filter], found: Sequence[Run], modules: Ma
             hint = close_to(f, [*(run.path for run in found), *modules])
             raise ValueError(f"plan: ignore or only names {f!r}, but no module of the model has such a path.{hint}")
     return filters
+
+
+def _path_of(module: nn.Module, modules: Mapping[str, nn.Module]) -> str:
+    path = next((path for path, m in modules.items() if m is module), None)
+    if path is None:
+        raise ValueError(f"plan: ignore or only holds a {type(module).__name__} that is not a module of the model.")
+    return path
 
 
 def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:

@@ -1,8 +1,13 @@
-"""`condense`: plan and apply in one call, with a report of what was saved."""
+"""`condense`: plan and apply, or the whole job, in one call, with a report of what was saved."""
 
 import io
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,8 +15,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from pdecnn.analysis.cost import CostReport, profile
+from pdecnn.condensation.distill import LR
 from pdecnn.condensation.fit import Fitted, fit_layers
+from pdecnn.condensation.job import JobResult, run_job
 from pdecnn.condensation.plan import Plan, plan
+from pdecnn.condensation.progress import choose_progress
+from pdecnn.training.batches import as_loaders
+from pdecnn.training.progress import Reporter, choose_reporter
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,27 @@ class Report:
     before: CostReport
     after: CostReport
     fitted: tuple[Fitted, ...] = field(default=())
+    job: JobResult | None = None
+
+    @property
+    def accuracies(self) -> dict[str, float]:
+        """In per cent, by stage, if there were images to measure it on."""
+        return {} if self.job is None else self.job.accuracies
+
+    @property
+    def speedups(self) -> dict[str, float]:
+        """How many times faster for a batch of 1 and of 64, if the whole job was done."""
+        return {} if self.job is None else self.job.speedups
+
+    def to_html(self) -> str:
+        """A page with tables and figures, as report.html of a job; the tables alone if only planned and applied."""
+        if self.job is not None:
+            text: str = import_module("pdecnn.viz.report").page(self.job)  # that room stands on this one
+            return text
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -38,6 +69,7 @@ class Report:
             "after": _totals(self.after),
             "ratios": self.ratios,
             "fitted": [f.to_dict() for f in self.fitted],
+            **({} if self.job is None else {"job": self.job.to_dict()}),
         }
 
     def table(self) -> Table:
@@ -64,6 +96,8 @@ class Report:
         for f in self.fitted:
             yield str(f)
         yield self.table()
+        if self.job is not None:
+            yield self.job.table()
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
@@ -83,9 +117,20 @@ def condense(
     *,
     data: Iterable[Any] | None = None,
     fit: Mapping[str, Any] | None = None,
+    train: Any = None,
+    val: Any = None,
+    epochs: int = 10,
+    lr: float = LR,
+    seed: int = 0,
+    distill: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Report]:
     """A shallower copy of a CNN, and a report: runs of repeated blocks become one block and one Global layer.
+
+    With `train` it does the whole job of `pdecnn condense`: plan, fit without labels, distil, compare.
 
     Args:
         model: Any CNN; it is not changed.
@@ -93,15 +138,52 @@ def condense(
         data: A few batches of real inputs (labels, if any, are not read): each Global layer is then fitted to the
             feature maps of the run it replaces. Without them the layers start untrained.
         fit: Options of `fit_layers`, such as `{"steps": 200}`.
+        train: Images to distil on: a DataLoader, a torch Dataset, or an iterable of batches, with labels or without.
+        val: The like, to measure accuracy on.
+        epochs: Passes over `train`.
+        lr: Learning rate of the blocks that stay; that of new layers is ten times larger.
+        seed: Seed of the new layers, of the order and of the augmentation.
+        distill: Further options of `distill`, such as `{"temperature": 2.0}`.
+        output: Folder for plan, checkpoints, ONNX file and report.html; without it they are not kept.
+        resume: Continue the job in `output`.
+        quiet: Show no progress.
         options: Those of `plan`: keep, K, init, ignore, only, budget and more.
 
     Example:
         >>> import timm, torch
-        >>> small, report = condense(timm.create_model("cifar_resnet32"), torch.zeros(1, 3, 32, 32), K=3)
+        >>> net = timm.create_model("cifar_resnet32")
+        >>> small, report = condense(net, torch.zeros(1, 3, 32, 32), K=3, quiet=True)
         >>> report.ratios["params"] > 5
         True
     """
-    made = plan(model, example_inputs, **options)
-    small = made.apply(model)
-    fitted = fit_layers(small, model, made, data, **(fit or {})) if data is not None else ()
-    return small, Report(made, profile(model, example_inputs), profile(small, example_inputs), tuple(fitted))
+    if train is None:
+        given = {"val": val is not None, "output": output is not None, "resume": resume, "distill": bool(distill)}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise ValueError(f"condense: {name}= is for the whole job; give the images to distil on as train= too.")
+    with nullcontext(None) if quiet else choose_progress() as shown:
+        options = {"progress": shown, **options}
+        if train is None:
+            made = plan(model, example_inputs, **options)
+            small = made.apply(model)
+            fitted = fit_layers(small, model, made, data, **(fit or {})) if data is not None else ()
+            return small, Report(made, profile(model, example_inputs), profile(small, example_inputs), tuple(fitted))
+        if not isinstance(example_inputs, Tensor):
+            raise TypeError("condense: with train=, example_inputs must be a Tensor, one input of the model.")
+        with nullcontext(output) if output is not None else TemporaryDirectory() as folder:
+            small, result = run_job(
+                folder,
+                model,
+                as_loaders(train, val, seed=seed),
+                image=example_inputs,
+                epochs=epochs,
+                lr=lr,
+                seed=seed,
+                plan_options={key: value for key, value in options.items() if key != "progress"},
+                fit_options=fit,
+                distill_options=distill,
+                resume=resume,
+                progress=options["progress"],
+                reporter=Reporter if quiet else choose_reporter,
+            )
+    costs = profile(model, example_inputs), profile(small, example_inputs)
+    return small, Report(result.plan, *costs, result.fitted, result)

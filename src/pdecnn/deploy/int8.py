@@ -21,7 +21,7 @@ def calibration_batches(
 ) -> list[tuple[Tensor, ...]]:
     """The batches as tuples, after a check that each is like the example `inputs`; one Tensor is one batch."""
     given = [calibration] if isinstance(calibration, Tensor) else calibration
-    batches = [(batch,) if isinstance(batch, Tensor) else tuple(batch) for batch in given]
+    batches = [(batch,) if isinstance(batch, Tensor) else _without_labels(batch, len(inputs)) for batch in given]
     wanted = [_kind(x) for x in inputs]
     if not batches:
         raise ValueError(f"export: int8 needs calibration batches of {len(wanted)} input(s) each, got 0 batches.")
@@ -34,6 +34,12 @@ def calibration_batches(
         if not all(x.isfinite().all() for x in batch):
             raise ValueError(f"export: int8 needs calibration batches of finite values; batch {i} holds others.")
     return batches
+
+
+def _without_labels(batch: Sequence[Any], count: int) -> tuple[Any, ...]:
+    """The inputs of a batch `(x, y)` of a DataLoader: what is more, and one number per image, are labels."""
+    extra = [y for y in batch[count:] if not (isinstance(y, Tensor) and (y.ndim > 1 or y.is_floating_point()))]
+    return tuple(batch[:count]) if len(extra) == len(batch) - count else tuple(batch)
 
 
 def _kind(x: Any) -> str:

@@ -1,7 +1,8 @@
 """Training: recipes, data, one loop, checkpoints. Needs `pip install "pdecnn[train]"` only when `fit` is called."""
 
+from pdecnn.models.build import build_model, register_builder
 from pdecnn.training.augment import Augment
-from pdecnn.training.build import build_model, register_builder
+from pdecnn.training.build import open_model
 from pdecnn.training.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from pdecnn.training.data import Dataset, EvalLoader, Images, TrainLoader
 from pdecnn.training.datasets import load_dataset
@@ -39,6 +40,7 @@ __all__ = [
     "load_dataset",
     "load_recipe",
     "make_loaders",
+    "open_model",
     "register_builder",
     "save_checkpoint",
     "weight_variation",

@@ -1,100 +1,102 @@
-"""Models from their description: the `model` part of a recipe and of a checkpoint's config.json."""
+"""The model that a user names: one grammar for all commands, `pdecnn.models.build` and folders of checkpoints."""
 
-import os
-import sys
-from collections.abc import Callable
-from importlib import import_module
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from pdecnn.shared.names import close_to
+from pdecnn.models.build import (
+    CustomModelError,
+    build_model,
+    build_named,
+    import_factory,
+    name_to_description,
+    with_factory,
+)
+from pdecnn.models.weights import load_weights
+from pdecnn.training.checkpoint import find_checkpoint, load_checkpoint, read_config
 
-Builder = Callable[[dict[str, Any]], nn.Module]
-
-_BUILDERS: dict[str, Builder] = {}
-_HOMES = {"condensed": "pdecnn.condensation"}  # importing the module registers its builder
-_UNSAFE = ("pretrained", "checkpoint", "cache_dir", "scriptable")
+FILES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
-def register_builder(name: str, builder: Builder) -> None:
-    """Makes `build_model` understand descriptions with `"builder": name`."""
-    _BUILDERS[name] = builder
+@dataclass(frozen=True)
+class NamedModel:
+    """A model and what is known of it: how to build it again, the config of its checkpoint, where its weights are from.
 
-
-def build_model(description: dict[str, Any], *, pretrained: bool = False) -> nn.Module:
-    """Builds the model that a description names, with fresh weights, or with timm's own if `pretrained`.
-
-    A description has `builder` ("timm" unless another part of the package registered its own) and, for timm, `name`
-    and `kwargs`. It comes from files that may be anyone's, so it can name registered models only: nothing is imported,
-    downloaded or unpickled on its behalf.
-
-    Example:
-        >>> model = build_model({"name": "test_resnet", "kwargs": {"num_classes": 10}})
-        >>> model.num_classes
-        10
+    `weights` is empty if they are random.
     """
-    kind = description.get("builder", "timm")
-    if kind not in _BUILDERS and kind in _HOMES:
-        import_module(_HOMES[kind])
-    if kind not in _BUILDERS:
-        raise ValueError(
-            f"build_model: the checkpoint or recipe asks for a {kind!r} model, which cannot be built from its "
-            f"description; there are {', '.join(sorted({*_BUILDERS, *_HOMES}))}. Build the model and pass it as model=."
-        )
-    if pretrained and kind != "timm":
-        raise ValueError(f"build_model: only timm models come pretrained, not {kind!r} ones.")
-    return _build_timm(description, pretrained=True) if pretrained else _BUILDERS[kind](description)
+
+    model: nn.Module
+    description: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""
 
 
-def _build_timm(description: dict[str, Any], pretrained: bool = False) -> nn.Module:
-    import timm
+def open_model(
+    name: str,
+    *,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    pretrained: bool = False,
+    factory: str | None = None,
+) -> NamedModel:
+    """The model that `name` means, in eval mode.
 
-    import pdecnn.models  # noqa: F401  (registers our models)
-
-    name, kwargs = description["name"], dict(description.get("kwargs") or {})
-    check_model_name(name)
-    for key in kwargs:
-        if key.startswith(_UNSAFE):
-            raise ValueError(f"build_model: kwargs may not contain {key!r}, as it reads files; the model is {name!r}.")
-    model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
-    return model
-
-
-def check_model_name(name: str) -> None:
-    """Raises a ValueError unless `name` is that of a registered model, with close names as a hint."""
-    import timm
-    from timm.models import is_model
-
-    import pdecnn.models  # noqa: F401
-
-    if not isinstance(name, str) or not is_model(name):
-        hint = close_to(name, timm.list_models())
-        raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
-
-
-def load_teacher(source: str) -> nn.Module:
-    """A teacher for distillation: a checkpoint or run folder, or a registered model that has weights."""
-    from pdecnn.training.checkpoint import load_checkpoint
-
-    if Path(source).exists():
-        return load_checkpoint(source).model
-    return build_model({"name": source}, pretrained=True).eval()
+    Args:
+        name: A registered model, `timm:`, `torchvision:`, `hf-hub:`, `module:function`, or a checkpoint, run or
+            condense folder.
+        weights: A file to load into it.
+        num_classes: Number of classes; the model's own by default.
+        pretrained: Load timm's own weights; a name with a tag does so by itself.
+        factory: `module:function` that makes the model of a folder, if it is one of the user's own.
+    """
+    if folder := find_folder(name):
+        found = _from_folder(folder, num_classes, factory)
+    elif Path(name).suffix in FILES and Path(name).is_file():
+        raise ValueError(f"model: {name} holds weights; name the model that they are for: MODEL --weights {name}.")
+    else:
+        found = _from_name(name, num_classes, pretrained, weights is not None)
+    if weights is not None:
+        note = load_weights(found.model, weights)
+        found = NamedModel(found.model, found.description, found.config, note)
+    found.model.eval()
+    return found
 
 
-def import_factory(text: str) -> Callable[..., nn.Module]:
-    """The callable that the user named on the command line as `module:function`; also from the current folder."""
-    module, _, name = text.partition(":")
-    if not module or not name.isidentifier():
-        raise ValueError(f"model: expected a registered model or module:function, got {text!r}.")
-    if os.getcwd() not in sys.path:  # the installed command does not look there
-        sys.path.insert(0, os.getcwd())
-    home = import_module(module)
-    factory = getattr(home, name, None)
-    if not callable(factory):
-        raise ValueError(f"model: {module} has no function named {name!r}.{close_to(name, dir(home))}")
-    return factory  # type: ignore[no-any-return]
+def find_folder(name: str | Path) -> Path | None:
+    """The checkpoint folder that `name` means: itself, the last one of a run, or the student of a condense job."""
+    homes = (Path(name), Path(name) / "last", Path(name) / "student")
+    return next((home for home in homes if (home / "config.json").is_file()), None)
 
 
-register_builder("timm", _build_timm)
+def _from_folder(folder: Path, num_classes: int | None, factory: str | None) -> NamedModel:
+    config = read_config(find_checkpoint(folder))
+    make = None if factory is None else import_factory(factory)
+    try:
+        model = build_model(with_factory(config["model"], make))
+    except CustomModelError as error:
+        raise CustomModelError(error.name, folder) from None
+    load_checkpoint(folder, model=model)
+    own = config["model"].get("base") or config["model"]
+    has = (own.get("kwargs") or {}).get("num_classes", getattr(model, "num_classes", None))
+    if num_classes is not None and has is not None and has != num_classes:
+        raise ValueError(f"model: {folder} holds a model of {has} classes, not of {num_classes}.")
+    return NamedModel(model, config["model"], config, str(folder))
+
+
+def _from_name(name: str, num_classes: int | None, pretrained: bool, overwritten: bool) -> NamedModel:
+    description = name_to_description(name, num_classes)
+    registered = description["builder"] == "timm" and not name.startswith("hf-hub:")
+    pretrained = pretrained or (registered and "." in description["name"] and not overwritten)
+    try:
+        model = build_named(name, num_classes=num_classes, pretrained=pretrained)
+    except ValueError as error:
+        if "no model named" not in str(error):
+            raise
+        raise ValueError(f"{error} If it is a path: no checkpoint or run folder is there.") from error
+    if name.startswith("hf-hub:"):
+        cfg: Any = getattr(model, "pretrained_cfg", None) or {}
+        description = {**description, "name": cfg.get("architecture") or name}
+        return NamedModel(model, description, {}, name)
+    return NamedModel(model, description, {}, f"{name}, as timm has them" if pretrained else "")

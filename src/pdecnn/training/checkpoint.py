@@ -10,8 +10,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
+from pdecnn.models.build import build_model
 from pdecnn.shared.files import SaveError, atomic_folder, write_atomic
-from pdecnn.training.build import build_model
 
 FORMAT = "pdecnn-checkpoint/1"
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"

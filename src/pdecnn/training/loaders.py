@@ -25,12 +25,25 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Loaders:
-    """What the loop needs to know about data; `input` is kept in the checkpoint for later users of the model."""
+    """What the loop needs to know about data; `input` is kept in the checkpoint for later users of the model.
+
+    Attributes:
+        train: The training batches.
+        evaluation: Batches that are not trained on, which can be read again and again; None for no evaluation.
+        classes: Names of the classes.
+        input: Shape and normalisation of the images.
+        plain: Training batches without augmentation, for statistics.
+        labelled: Whether the labels are known; else they are -1 and a teacher's answers take their place.
+        note: Something the user should know, such as how the images were split.
+    """
 
     train: Batches
-    evaluation: Iterable[tuple[Tensor, Tensor]]
+    evaluation: Iterable[tuple[Tensor, Tensor]] | None
     classes: tuple[str, ...]
     input: dict[str, Any]
+    plain: Iterable[Any] | None = None
+    labelled: bool = True
+    note: str = ""
 
     @property
     def num_classes(self) -> int:
@@ -67,7 +80,8 @@ def make_loaders(dataset: Dataset, recipe: Recipe, rank: int = 0, world_size: in
         rank=rank,
         world_size=world_size,
     )
-    return Loaders(train, make_eval_loader(data, recipe), data.classes, describe_input(data))
+    plain = EvalLoader(data.train, d.batch_size, data.mean, data.std)
+    return Loaders(train, make_eval_loader(data, recipe), data.classes, describe_input(data), plain)
 
 
 def make_eval_loader(data: Dataset, recipe: Recipe) -> EvalLoader:

@@ -82,14 +82,17 @@ class Distillation:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss and the student's logits of one batch."""
         recipe, student = self.recipe, getattr(model, "module", model)
+        if self.task.mixup is not None:
+            self._answer(y, x)
         target = y
         if self.task.mixup is not None and len(x) % 2 == 0:
             x, target = self.task.mixup(x, y)
         with captured(student, recipe.features.keys(), "student") as h_student:
             output = model(x)
-        loss, logits = self.task.of_output(output, target)
         with torch.no_grad(), captured(self.teacher, recipe.features.values(), "teacher") as h_teacher:
             teacher_logits = self.teacher.to(x.device)(x)
+        self._answer(y, x, teacher_logits)
+        loss, logits = self.task.of_output(output, target)
         T = recipe.temperature
         kl = nnf.kl_div(
             nnf.log_softmax(logits / T, dim=-1),
@@ -101,6 +104,13 @@ class Distillation:
         for mine, theirs in recipe.features.items():
             loss = loss + recipe.feature_weight * _distance(h_student[mine], h_teacher[theirs], mine, theirs)
         return loss, logits
+
+    @torch.no_grad()
+    def _answer(self, y: Tensor, x: Tensor, logits: Tensor | None = None) -> None:
+        """Puts the teacher's answers where a label is not known (-1), in place: they count as the truth there."""
+        if bool((y < 0).any()):
+            logits = self.teacher.to(x.device)(x) if logits is None else logits
+            y.copy_(torch.where(y < 0, logits.argmax(dim=1), y))
 
 
 def _distance(h: Tensor, h_teacher: Tensor, mine: str, theirs: str) -> Tensor:

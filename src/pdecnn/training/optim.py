@@ -16,7 +16,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     options: dict[str, Any] = dict(o.options)
     try:
         optimizer: torch.optim.Optimizer = create_optimizer_v2(
-            model,
+            scaled_groups(model, recipe) if o.lr_scale else model,
             opt=o.name,
             lr=o.lr,
             weight_decay=o.weight_decay,
@@ -27,6 +27,22 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     except (ValueError, TypeError, AssertionError) as error:
         raise ValueError(f"recipe: optimizer {o.name!r} with options {options}: {error}") from error
     return optimizer
+
+
+def scaled_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Parameters by the factor of their learning rate, and by whether they decay."""
+    o = recipe.optimizer
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): []}  # the rate that is shown is that of these
+    for path in o.lr_scale:
+        model.get_submodule(path)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor = next((f for path, f in o.lr_scale.items() if name.startswith(f"{path}.")), 1.0)
+            groups.setdefault((factor, o.decay_bias_and_norm or parameter.ndim > 1), []).append(parameter)
+    return [
+        {"params": group, "lr": o.lr * factor, "weight_decay": o.weight_decay if decays else 0.0}
+        for (factor, decays), group in groups.items()
+    ]
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, steps_per_epoch: int) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -83,6 +83,7 @@ class OptimizerRecipe(Part):
     momentum: Fraction = 0.9
     weight_decay: NonNegative = 0.0
     decay_bias_and_norm: bool = True
+    lr_scale: dict[str, Positive] = {}  # factors of the rate by the path of a module, such as that of a new layer
     options: dict[str, float | bool | str | list[float]] = {}
 
 
@@ -171,6 +172,9 @@ class Recipe(Part):
             lines = []
             for e in error.errors(include_url=False, include_context=False):
                 key = ".".join(str(part) for part in e["loc"]) or "recipe"
+                if e["type"] == "extra_forbidden":
+                    lines.append(_unknown([str(part) for part in e["loc"]]))
+                    continue
                 lines.append(f"{key}: {e['msg']}, got {e['input']!r:.80}")
             raise RecipeError("recipe: " + "; ".join(lines) + ".") from error
 
@@ -182,7 +186,7 @@ class Recipe(Part):
             >>> recipe.override(["optimizer.lr=0.5", "data.augment.flip=0.5"]).optimizer.lr
             0.5
         """
-        values = self.model_dump()
+        values, assignments = self.model_dump(), list(assignments)
         for text in assignments:
             key, equals, value = text.partition("=")
             path = key.strip().split(".")
@@ -197,11 +201,31 @@ class Recipe(Part):
                     raise RecipeError(f"recipe: {key.strip()}: {part!r} is a value and has no parts.")
                 node = child
             node[path[-1]] = _yaml(value, f"-o {text}")
+        _shorten_warmup(values, self.epochs, assignments)
         return Recipe.parse(values)
 
     def to_yaml(self) -> str:
         """The whole recipe, defaults included, as YAML that `load_recipe` reads back."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def _unknown(path: list[str]) -> str:
+    """What is said of a setting that does not exist."""
+    part: Any = Recipe
+    for name in path[:-1]:
+        kinds = get_args(part.model_fields[name].annotation) or (part.model_fields[name].annotation,)
+        part = next((k for k in kinds if isinstance(k, type) and issubclass(k, Part)), part)
+    known = list(part.model_fields)
+    return f"there is no setting {'.'.join(path)!r}.{close_to(path[-1], known)} There are {', '.join(known)}"
+
+
+def _shorten_warmup(values: dict[str, Any], epochs: int, assignments: list[str]) -> None:
+    """A run that is made shorter has a shorter warm-up too, unless the user says how long it is."""
+    schedule, now = values.get("schedule"), values.get("epochs")
+    if not isinstance(schedule, dict) or not isinstance(now, int) or any("warmup_epochs" in a for a in assignments):
+        return
+    if now >= 1 and schedule["warmup_epochs"] >= now:
+        schedule["warmup_epochs"] = schedule["warmup_epochs"] * now / epochs
 
 
 def load_recipe(source: str | Path) -> Recipe:

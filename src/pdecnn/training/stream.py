@@ -3,19 +3,19 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, SequentialSampler, Subset
+from torch.utils.data import DataLoader, Subset
 
 from pdecnn.shared.environment import data_folder
 from pdecnn.training.data import Batch
 from pdecnn.training.datasets import DATASETS, load_dataset
+from pdecnn.training.folders import EVALUATION, TRAIN, Placed
 from pdecnn.training.loaders import Loaders, make_loaders
 from pdecnn.training.recipe import Recipe
-from pdecnn.training.seeding import derive_seed, generator, seed_everything
+from pdecnn.training.seeding import generator
 
 
 def load_data(recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False) -> Loaders:
@@ -28,9 +28,10 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None, *, download: b
 
 @dataclass(frozen=True)
 class StreamLoader:
-    """Shuffled training batches of a map-style dataset whose transforms draw from the global generators.
+    """Shuffled training batches of a map-style dataset.
 
-    Order and augmentation depend on seed and epoch. Entering an epoch in the middle reads and drops what comes before.
+    The order depends on seed and epoch, the augmentation of an image on these and its index, so that an epoch can be
+    entered anywhere, by any number of workers.
     """
 
     dataset: Any
@@ -40,36 +41,24 @@ class StreamLoader:
     rank: int = 0
     world_size: int = 1
 
+    def __post_init__(self) -> None:
+        if not len(self):
+            raise ValueError(f"data: {len(self.dataset)} images do not fill one batch of {self.batch_size}.")
+
     def __len__(self) -> int:
         return len(self.dataset) // self.batch_size
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from position `start` on."""
         order = torch.randperm(len(self.dataset), generator=generator(self.seed, "order", epoch))
-        mine = order[self.rank : len(self) * self.batch_size : self.world_size]
-        subset = Subset(self.dataset, mine.tolist())
-        place = (self.seed, "stream", epoch, self.rank)
-        loader = DataLoader(
-            subset,
+        mine = order[start * self.batch_size + self.rank : len(self) * self.batch_size : self.world_size]
+        placed: Any = Placed(self.dataset, self.seed, epoch)
+        yield from DataLoader(
+            Subset(placed, mine.tolist()),
             batch_size=self.batch_size // self.world_size,
-            sampler=SequentialSampler(subset),
             num_workers=self.workers,
-            generator=generator(*place),
-            worker_init_fn=_Seeder(derive_seed(*place)),
+            generator=generator(self.seed, "stream", epoch, self.rank),
         )
-        if not self.workers:
-            seed_everything(*place)
-        yield from islice(loader, start, None)
-
-
-@dataclass(frozen=True)
-class _Seeder:
-    """Seeds the generators of a worker process."""
-
-    seed: int
-
-    def __call__(self, worker: int) -> None:
-        seed_everything(self.seed, "worker", worker)
 
 
 def stream_loaders(recipe: Recipe, root: Path, download: bool = False, rank: int = 0, world_size: int = 1) -> Loaders:
@@ -94,6 +83,7 @@ def stream_loaders(recipe: Recipe, root: Path, download: bool = False, rank: int
     }  # fmt: skip
     sets = {}
     for training, split in ((True, s.train_split), (False, s.test_split)):
+        split = split if name else _existing(root, split)
         sets[training] = create_dataset(name, str(root), split=split, is_training=training, download=download)
         sets[training].transform = transforms[training]
     if not hasattr(sets[True], "__getitem__"):
@@ -103,3 +93,15 @@ def stream_loaders(recipe: Recipe, root: Path, download: bool = False, rank: int
     shape = [len(s.mean), s.image_size, s.image_size]
     classes = tuple(str(i) for i in range(s.num_classes))
     return Loaders(train, evaluation, classes, {"shape": shape, "mean": list(s.mean), "std": list(s.std)})
+
+
+def _existing(root: Path, split: str) -> str:
+    """The name that the folder of a split has; timm takes all of `root`, training images too, for a missing one."""
+    same: tuple[str, ...] = next((names for names in (TRAIN, EVALUATION) if split in names), ())
+    found: str | None = next((name for name in (split, *same) if (root / name).is_dir()), None)
+    if found is None:
+        raise FileNotFoundError(
+            f"recipe: no folder {root / split}, which data.name='folder' needs. Give the right --data-dir; an "
+            "evaluation on the training images would tell nothing."
+        )
+    return found

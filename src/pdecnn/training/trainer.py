@@ -208,14 +208,16 @@ class Trainer:
         self.reporter.epoch(row)
         self._log_board(row)
 
-    def evaluate(self) -> Metrics:
-        """Evaluates the inference model on the evaluation split."""
+    def evaluate(self) -> Metrics | None:
+        """Evaluates the inference model on the evaluation split, if there is one."""
         a = self.accelerator
+        if self.loaders.evaluation is None:
+            return None
         reduce = (lambda t: a.reduce(t, "sum")) if a.num_processes > 1 else None
         return evaluate(
             self.inference_model,
             self.loaders.evaluation,
-            num_classes=self.loaders.num_classes,
+            num_classes=self.loaders.num_classes or None,
             precision=self.recipe.precision,
             rank=a.process_index,
             world_size=a.num_processes,

@@ -69,10 +69,11 @@ def learning_curve(result: JobResult) -> str:
 
     def paint(axes: Any) -> None:
         axes.plot(epochs, train, color=BEFORE, marker="o", markersize=3, label="training images (augmented)")
-        axes.plot(epochs, test, color=AFTER, marker="o", markersize=3, label="test images")
-        axes.axhline(
-            result.accuracies["teacher"], color=INK, linewidth=0.8, linestyle=":", label="teacher, test images"
-        )
+        if any(value is not None for value in test):
+            axes.plot(epochs, test, color=AFTER, marker="o", markersize=3, label="test images")
+        if "teacher" in result.accuracies:
+            label = "teacher, test images"
+            axes.axhline(result.accuracies["teacher"], color=INK, linewidth=0.8, linestyle=":", label=label)
         axes.set_xticks(epochs[:: 1 + (len(epochs) - 1) // 12])
         axes.set_xlabel("epoch of distillation")
         axes.set_ylabel("accuracy, %")

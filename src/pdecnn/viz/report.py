@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from pdecnn.condensation.compare import comparison_rows
 from pdecnn.condensation.job import JobResult
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.extras import require
@@ -22,6 +21,7 @@ td { border-bottom: 1px solid #e4e7eb; }
 figure svg { width: 100%; height: auto; } figcaption { color: #52606d; font-size: .9rem; }
 code { background: #f1f4f6; padding: 0 .25rem; }
 """
+STEPS = "From the teacher to the student: accuracy at each step."
 
 
 def write_report(result: JobResult, path: str | Path) -> Path:
@@ -33,17 +33,15 @@ def write_report(result: JobResult, path: str | Path) -> Path:
 def page(result: JobResult) -> str:
     """The report as HTML text."""
     b, a = result.before, result.after
-    gap = result.accuracies["distilled"] - result.accuracies["teacher"]
     lead = (
         f"{b.params / a.params:.1f} times fewer parameters, {b.macs / a.macs:.1f} times fewer multiply-adds, "
-        f"{result.speedups['batch_1']:.1f} times as fast for one image; accuracy {gap:+.2f} points."
+        f"{result.speedups['batch_1']:.1f} times as fast for one image{_accuracy(result)}."
     )
-    rows = [*comparison_rows(b, a, result.speedups), *(result.onnx.rows() if result.onnx else ())]
     parts = [
         f"<h1>{escape(result.plan.model)}, condensed</h1>",
         f'<p class="lead">{escape(lead)} Seed {result.seed}, {result.seconds:.0f} seconds in all.</p>',
         "<h2>Before and after</h2>",
-        table(("", "before", "after", "change"), rows),
+        table(("", "before", "after", "change"), result.rows()),
         "<p>Latencies are medians on this machine, both models prepared alike for inference; their ratio is the "
         "median over rounds in which both were timed side by side. "
         f"PyTorch ran on {_threads(result.threads)}{', ONNX Runtime on one thread' if result.onnx else ''}.</p>",
@@ -59,6 +57,14 @@ def page(result: JobResult) -> str:
     body = "\n".join(parts)
     head = f'<meta charset="utf-8"><title>{escape(result.plan.model)}, condensed</title><style>{STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _accuracy(result: JobResult) -> str:
+    if not result.accuracies:
+        return ""
+    if not result.labelled:
+        return f"; it answers as the teacher does on {result.accuracies['distilled']:.2f} % of the images"
+    return f"; accuracy {result.accuracies['distilled'] - result.accuracies['teacher']:+.2f} points"
 
 
 def _onnx(result: JobResult) -> str:
@@ -80,7 +86,7 @@ def _pictures(result: JobResult) -> str:
         return f"<p>{escape(str(error))}</p>"
     pictures = (
         (plots.cost_bars(result), "What is left of each cost."),
-        (plots.accuracy_steps(result), "From the teacher to the student: accuracy at each step."),
+        *([(plots.accuracy_steps(result), STEPS)] if result.accuracies else ()),
         (plots.learning_curve(result), "Distillation, epoch by epoch."),
         (plots.fit_bars(result), "How closely a Global layer follows the blocks it replaces, before any label."),
     )
