@@ -34,7 +34,8 @@ def app(savings):
 
 
 def test_results_are_merged_by_pair(savings, tmp_path, monkeypatch):
-    tiny = savings.Pair("cifar_resnet_tiny", "cifar_resnet_tiny_global", 16, 1.0)
+    # not a net of 6 channels: the backward pass of its 1x1 convolutions in channels_last crashes torch 2.15 on AVX2
+    tiny = savings.Pair("cifar_resnet32", "cifar_resnet32_global", 8, 1.0)
     monkeypatch.setattr(savings, "PAIRS", {"tiny": tiny})
     monkeypatch.setattr(savings, "SETTINGS", (("inference", 1), ("training", 2)))
     output = tmp_path / "savings.json"
@@ -52,7 +53,7 @@ def test_results_are_merged_by_pair(savings, tmp_path, monkeypatch):
     assert set(chosen.values()) <= {"contiguous_format", "channels_last"}
     assert "memory_formats" not in measurements[0]  # inference has chosen for itself
     assert content["tiny"]["environment"]["torch"] == torch.__version__
-    assert content["tiny"]["macs_ratio"]["exact"] == pytest.approx(3_298_000 / 3_940_000, rel=0.01)
+    assert content["tiny"]["macs_ratio"]["exact"] == pytest.approx(69.12 / 16.04, rel=0.01)
 
 
 def test_every_pair_is_registered_and_unknown_ones_are_named(savings):
