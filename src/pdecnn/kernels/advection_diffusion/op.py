@@ -26,7 +26,10 @@ Inputs = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | N
 
 
 def _solve(inputs: Inputs, K: int, dt: float, dx: float, dy: float, boundary: str) -> Tensor:
-    h, h_prev, u, v, D_x, D_y, f = inputs
+    # bfloat16 is storage, here as in every kernel
+    h, h_prev, u, v, D_x, D_y, f = (
+        q if q is None else q.to(torch.promote_types(q.dtype, torch.float32)) for q in inputs
+    )
     return reference(h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, boundary=boundary)
 
 
@@ -69,7 +72,7 @@ def _backward_reference(
         leaves: Any = tuple(
             q if q is None else q.detach().clone().requires_grad_(need) for q, need in zip(inputs, needs, strict=True)
         )
-        out = _solve(leaves, K, dt, dx, dy, boundary)
+        out = _solve(leaves, K, dt, dx, dy, boundary).to(h.dtype)
         wanted = [q for q, need in zip(leaves, needs, strict=True) if need]
         grads = iter(torch.autograd.grad(out, wanted, grad))
     return [next(grads) if need else h.new_empty(0) for need in needs]
