@@ -26,7 +26,9 @@ Inputs = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | N
 
 
 def _solve(inputs: Inputs, K: int, dt: float, dx: float, dy: float, boundary: str) -> Tensor:
-    h, h_prev, u, v, D_x, D_y, f = inputs
+    # bfloat16 is storage, here as in every kernel
+    wide: Any = [q if q is None else q.to(torch.promote_types(q.dtype, torch.float32)) for q in inputs]
+    h, h_prev, u, v, D_x, D_y, f = wide
     return reference(h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, boundary=boundary)
 
 
@@ -64,15 +66,16 @@ def _backward_reference(
     boundary: str,
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    inputs = (h, h_prev, u, v, D_x, D_y, f)
+    inputs: Any = (h, h_prev, u, v, D_x, D_y, f)
     with torch.enable_grad(), _autograd_kernels():
         leaves: Any = tuple(
             q if q is None else q.detach().clone().requires_grad_(need) for q, need in zip(inputs, needs, strict=True)
         )
-        out = _solve(leaves, K, dt, dx, dy, boundary)
+        out = _solve(leaves, K, dt, dx, dy, boundary).to(h.dtype)
         wanted = [q for q, need in zip(leaves, needs, strict=True) if need]
         grads = iter(torch.autograd.grad(out, wanted, grad))
-    return [next(grads) if need else h.new_empty(0) for need in needs]
+    pairs = zip(inputs, needs, strict=True)  # in the strides that the fake promises
+    return [_like(q, h).copy_(next(grads)) if need else h.new_empty(0) for q, need in pairs]
 
 
 def _autograd_kernels() -> Any:

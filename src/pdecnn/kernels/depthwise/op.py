@@ -26,7 +26,8 @@ LIBRARY.define(
 
 
 def _forward_reference(y: Tensor, k: Tensor, boundary: str) -> Tensor:
-    return reference(y, k.to(y.dtype), boundary).contiguous()
+    wide = torch.promote_types(y.dtype, torch.float32)  # bfloat16 is storage, here as in every kernel
+    return reference(y.to(wide), k.to(wide), boundary).to(y.dtype).contiguous()
 
 
 def _stencil_gradient_reference(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> Tensor:
