@@ -23,9 +23,10 @@ def save(model: nn.Module, folder: str | Path, *, base: Mapping[str, Any] | None
         notes: Further entries of the config, as plain data: `classes=["cat", "dog"]`.
 
     Example:
-        >>> import timm, pdecnn
-        >>> folder = pdecnn.save(timm.create_model("test_resnet", num_classes=2), getfixture("tmp_path") / "net")
-        >>> pdecnn.load(folder).num_classes
+        >>> import tempfile, timm, pdecnn
+        >>> with tempfile.TemporaryDirectory() as home:
+        ...     folder = pdecnn.save(timm.create_model("test_resnet", num_classes=2), f"{home}/net")
+        ...     pdecnn.load(folder).num_classes
         2
     """
     if not isinstance(model, nn.Module):

@@ -30,10 +30,11 @@ def load_weights(model: nn.Module, path: str | Path) -> str:
         path: A `.safetensors` file, or one of `torch.save`, which is read without running any code in it.
 
     Example:
-        >>> file = getfixture("tmp_path") / "best.pth"
+        >>> import tempfile
         >>> state = {f"module.{k}": v for k, v in nn.Linear(2, 3).state_dict().items()}
-        >>> torch.save({"epoch": 3, "state_dict": state}, file)
-        >>> load_weights(nn.Linear(2, 3), file)
+        >>> with tempfile.TemporaryDirectory() as home:
+        ...     torch.save({"epoch": 3, "state_dict": state}, f"{home}/best.pth")
+        ...     load_weights(nn.Linear(2, 3), f"{home}/best.pth")
         "2 tensors of best.pth, its 'state_dict', without the prefix 'module.'"
     """
     path = Path(path)
