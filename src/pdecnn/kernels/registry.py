@@ -7,11 +7,11 @@ from importlib.util import find_spec
 import torch
 
 from pdecnn.kernels.advection_diffusion import cpu as advection_diffusion_cpu
-from pdecnn.kernels.advection_diffusion.op import LIBRARY
 from pdecnn.kernels.depthwise import cpu as depthwise_cpu
 from pdecnn.kernels.depthwise_norm import cpu as depthwise_norm_cpu
 from pdecnn.kernels.global_layer import cpu as global_layer_cpu
 from pdecnn.kernels.global_training import cpu as global_training_cpu
+from pdecnn.kernels.library import LIBRARY
 from pdecnn.kernels.native import Library, Missing, load
 from pdecnn.kernels.shared_expand import cpu as shared_expand_cpu
 from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu

@@ -1,22 +1,15 @@
 """The native twin of `pdecnn::advection_diffusion`: packs pointers, sizes and strides and calls `cpu.cpp`."""
 
-import struct
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pdecnn.kernels.advection_diffusion.op import LIBRARY, _backward_reference, _forward_reference, _like
+from pdecnn.kernels.advection_diffusion.op import _backward_reference, _forward_reference, _like
+from pdecnn.kernels.library import BOUNDARIES, DTYPES, LIBRARY
 from pdecnn.kernels.native import Library
 
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
-BOUNDARIES = {"periodic": 0, "neumann": 1, "dirichlet": 2}
 _ABSENT = (0, 0, 0, 0, 0)
-
-# as `struct Problem`, `ForwardCall` and `BackwardCall` in cpu.cpp
-_PROBLEM = "8q 3d 35q"
-_FORWARD = struct.Struct(f"={_PROBLEM} 5q")
-_BACKWARD = struct.Struct(f"={_PROBLEM} 5q 42q")
 
 
 def _map(q: Tensor | None, shape: torch.Size) -> tuple[int, ...]:
@@ -39,7 +32,7 @@ def _problem(
     h = inputs[0]
     assert h is not None
     maps = [x for q in inputs for x in _map(q, h.shape)]
-    return (_DTYPES[h.dtype], *h.shape, K, BOUNDARIES[boundary], _interleaved(h), dt, dx, dy, *maps)
+    return (DTYPES[h.dtype], *h.shape, K, BOUNDARIES[boundary], _interleaved(h), dt, dx, dy, *maps)
 
 
 def register(library: Library) -> None:
@@ -61,11 +54,11 @@ def register(library: Library) -> None:
         dy: float,
         boundary: str,
     ) -> Tensor:
-        if h.dtype not in _DTYPES:
+        if h.dtype not in DTYPES:
             return _forward_reference(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary)
         out = torch.empty_like(h)
         problem = _problem((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary)
-        run_forward(_FORWARD.pack(*problem, out.data_ptr(), *out.stride()))
+        run_forward(*problem, out.data_ptr(), *out.stride())
         return out
 
     def backward(
@@ -84,7 +77,7 @@ def register(library: Library) -> None:
         boundary: str,
         needs: Sequence[bool],
     ) -> list[Tensor]:
-        if h.dtype not in _DTYPES:
+        if h.dtype not in DTYPES:
             return _backward_reference(grad, h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary, needs)
         inputs = (h, h_prev, u, v, D_x, D_y, f)
         grads, sums, packed = [], [], []
@@ -100,7 +93,7 @@ def register(library: Library) -> None:
                 packed += [*_ABSENT, s.data_ptr()]
             grads.append(g)
             sums.append(s)
-        run_backward(_BACKWARD.pack(*_problem(inputs, K, dt, dx, dy, boundary), *_map(grad, h.shape), *packed))
+        run_backward(*_problem(inputs, K, dt, dx, dy, boundary), *_map(grad, h.shape), *packed)
         for i, s in enumerate(sums):
             if s is not None:
                 grads[i].copy_((s.sum(0) if grads[i].ndim == 4 else s.sum()).view(grads[i].shape))

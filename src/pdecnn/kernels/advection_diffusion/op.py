@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from pdecnn.kernels.library import LIBRARY as LIBRARY
+from pdecnn.kernels.library import TAGS
 from pdecnn.reference import advection_diffusion as reference
 
-LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
 _ARGUMENTS = (
     "Tensor h, Tensor? h_prev, Tensor u, Tensor v, Tensor D_x, Tensor D_y, Tensor? f, "
     "int K, float dt, float dx, float dy, str boundary"
 )
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-LIBRARY.define(f"advection_diffusion({_ARGUMENTS}) -> Tensor", tags=_TAGS)
-LIBRARY.define(f"advection_diffusion_backward(Tensor grad, {_ARGUMENTS}, bool[7] needs) -> Tensor[]", tags=_TAGS)
+LIBRARY.define(f"advection_diffusion({_ARGUMENTS}) -> Tensor", tags=TAGS)
+LIBRARY.define(f"advection_diffusion_backward(Tensor grad, {_ARGUMENTS}, bool[7] needs) -> Tensor[]", tags=TAGS)
 
 Inputs = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | None]
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "march.h"
-#include "problem.h"
 
 namespace PDECNN_NS {
 

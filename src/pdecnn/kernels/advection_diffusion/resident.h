@@ -3,7 +3,6 @@
 #pragma once
 
 #include "march.h"
-#include "problem.h"
 
 #if defined(__GNUC__)
 #include "vector_row.h"

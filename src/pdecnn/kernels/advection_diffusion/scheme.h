@@ -5,8 +5,6 @@
 
 namespace PDECNN_NS {
 
-enum Boundary : int64_t { kPeriodic = 0, kNeumann = 1, kDirichlet = 2 };
-
 template <class A>
 struct Scheme {
   Boundary boundary;

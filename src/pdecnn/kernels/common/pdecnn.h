@@ -44,8 +44,6 @@ extern "C" ParallelFor pdecnn_parallel_for;
 
 namespace PDECNN_NS {
 
-enum DType : int64_t { kFloat32 = 0, kFloat64 = 1, kBFloat16 = 2 };
-
 // Error codes of the exported functions; Python turns them into exceptions.
 enum Status : int32_t { kOk = 0, kOutOfMemory = 1, kThreadPool = 2, kBadArgument = 3 };
 

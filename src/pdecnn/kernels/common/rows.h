@@ -7,15 +7,9 @@
 // numbers wide: the neighbour in x is at distance `lanes`, and no loop needs code for the edges.
 #pragma once
 
-#include "pdecnn.h"
+#include "abi.h"
 
 namespace PDECNN_NS {
-
-// A tensor (N, C, H, W) in memory: strides in elements, 0 where it is broadcast. No data: the tensor is absent.
-struct Map {
-  void* data;
-  int64_t sn, sc, sy, sx;
-};
 
 constexpr int64_t kMaxSegments = 64;
 

@@ -1,28 +1,10 @@
 // One stencil per channel, and its adjoint. A plane is copied once into a frame that holds its border, so that the loops
 // over pixels know nothing of borders; several rows share every load.
+#include "abi.h"
 #include "lanes.h"
 
 namespace PDECNN_NS {
-namespace {
-
-enum Boundary : int64_t { kPeriodic = 0, kNeumann = 1, kDirichlet = 2 };
-
-// Laid out as cpu.py packs it: 8-byte fields only. Arrays are contiguous: y, out, grad (N, C, H, W), k (C, rows, columns).
-struct Problem {
-  int64_t dtype, N, C, H, W, rows, columns, boundary;
-};
-
-struct ForwardCall {
-  Problem problem;
-  const void *y, *k;
-  void* out;
-};
-
-struct StencilGradientCall {
-  Problem problem;
-  const void *grad, *y;
-  void* grad_k;
-};
+namespace depthwise {
 
 // Where the value at index i beyond the border comes from; -1: it is zero.
 PDECNN_INLINE int64_t source(int64_t i, int64_t n, int64_t boundary) {
@@ -216,17 +198,17 @@ Status by_dtype_and_width(const Problem& p, const F& f) {
   return kBadArgument;
 }
 
-}  // namespace
+}  // namespace depthwise
 }  // namespace PDECNN_NS
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_forward)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::depthwise;
   const auto& c = *static_cast<const ForwardCall*>(call);
   return by_dtype_and_width(c.problem, [&](auto t, auto l) { return forward<decltype(l), decltype(t)>(c); });
 }
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_stencil_gradient)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::depthwise;
   const auto& c = *static_cast<const StencilGradientCall*>(call);
   return by_dtype_and_width(c.problem, [&](auto t, auto l) { return stencil_gradient<decltype(l), decltype(t)>(c); });
 }

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from pdecnn.kernels.library import LIBRARY, TAGS
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.depthwise import depthwise as reference
 from pdecnn.reference.depthwise import depthwise_adjoint, extend
 
-LIBRARY: Any = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=_TAGS)
+LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=TAGS)
 LIBRARY.define(
     "depthwise_stencil_gradient(Tensor grad, Tensor y, int[] size, str boundary) -> Tensor",
-    tags=_TAGS,
+    tags=TAGS,
 )
 
 

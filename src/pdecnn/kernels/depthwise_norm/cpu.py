@@ -1,6 +1,5 @@
 """The native twin of `pdecnn::depthwise_norm`: packs pointers, sizes and limits and calls `cpu.cpp`."""
 
-import struct
 from collections.abc import Sequence
 
 import torch
@@ -11,11 +10,6 @@ from pdecnn.kernels.depthwise_norm.op import LIMITS, Gradients, Maps, _backward_
 from pdecnn.kernels.native import Library
 
 SHAPES = ((1, 1), (3, 2), (3, 4), (5, 2), (5, 4))  # sides of the stencils and numbers of maps that are compiled
-
-# as `struct Problem`, `ForwardCall` and `BackwardCall` in problem.h
-_PROBLEM = "7q 2d 4d 5q"
-_FORWARD = struct.Struct(f"={_PROBLEM} 4q 2q")
-_BACKWARD = struct.Struct(f"={_PROBLEM} 4q 2q 4q")
 
 
 def covered(h: Tensor, weight: Tensor | None, *others: Tensor | None) -> bool:
@@ -86,7 +80,7 @@ def register(library: Library) -> None:
         maps = [torch.empty_like(ordered) for _ in range(len(gamma))]
         mean, var = torch.empty_like(gamma), torch.empty_like(gamma)
         problem = _problem(ordered, weight, bias, gamma, beta, eps, act)
-        run_forward(_FORWARD.pack(*problem, *_four(maps), *_pointers(mean, var)))
+        run_forward(*problem, *_four(maps), *_pointers(mean, var))
         if ordered is not h:  # as every kernel answers, in the memory format of h
             maps = [torch.empty_like(h).copy_(q) for q in maps]
         return maps, mean, var
@@ -114,7 +108,7 @@ def register(library: Library) -> None:
         grad_weight = h.new_empty(0) if weight is None else torch.empty_like(weight)
         problem = _problem(ordered, weight, bias, gamma, beta, eps, act)
         results = (grad_h, None if weight is None else grad_weight, grad_gamma, grad_beta)
-        run_backward(_BACKWARD.pack(*problem, *_four(grads), *_pointers(mean, var), *_pointers(*results)))
+        run_backward(*problem, *_four(grads), *_pointers(mean, var), *_pointers(*results))
         if ordered is not h:
             grad_h = torch.empty_like(h).copy_(grad_h)
         return grad_h, grad_weight, grad_gamma, grad_beta

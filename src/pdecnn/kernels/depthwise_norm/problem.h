@@ -1,38 +1,11 @@
 // What is to be computed, how it is cut into tasks, and the memory of a thread.
 #pragma once
 
+#include "abi.h"
 #include "plane.h"
 
 namespace PDECNN_NS {
 namespace depthwise_norm {
-
-// Laid out as cpu.py packs it: 8-byte fields only. Maps are (N, C, H, W), all in one order of memory: planes one after
-// another or, interleaved, channels side by side. weight is (maps, C, side, side), bias, gamma and beta are (maps, C).
-struct Problem {
-  int64_t N, C, H, W, maps, side, interleaved;
-  double low, high;  // the activation: min(max(x, low), high)
-  double eps[4];
-  const float *h, *weight, *bias, *gamma, *beta;  // no weight: the map is h itself; no bias: zero
-
-  int64_t plane() const { return H * W; }
-  float tap(int64_t m, int64_t c, int64_t i) const { return weight ? weight[(m * C + c) * side * side + i] : 1.0f; }
-  double bias_at(int64_t m, int64_t c) const { return bias ? double(bias[m * C + c]) : 0.0; }
-  // (x - mean) / sqrt(var + eps) = scale * x + shift for the stencil's value x before the bias
-  double scale(int64_t m, int64_t c, const float* var) const { return 1.0 / __builtin_sqrt(double(var[m * C + c]) + eps[m]); }
-};
-
-struct ForwardCall {
-  Problem problem;
-  float* out[4];
-  float *mean, *var;  // (maps, C): of the values that the norm gets
-};
-
-struct BackwardCall {
-  Problem problem;
-  const float* grad[4];
-  const float *mean, *var;
-  float *grad_h, *grad_weight, *grad_gamma, *grad_beta;
-};
 
 // What the norms saw, and the gradients of their scales and shifts; (maps, C) each.
 struct Moments {

@@ -7,17 +7,6 @@
 
 namespace PDECNN_NS {
 
-enum Activation : int64_t { kReLU = 1, kReLU6 = 2 };
-
-// Laid out as cpu.py packs it: 8-byte fields only.
-struct LayerCall {
-  int64_t N, C, H, W, K, boundary, maps, side, previous_is_input, coefficient_act, output_act, flow_sign;
-  double dt, dx, dy, D_x, D_y;   // D_x and D_y count where maps is 2: u and v alone are learned
-  Map h, x, out;                 // first guess, source, result
-  const float *weight, *bias;    // (maps, C, side, side) and (maps, C), norms folded in
-  const float *scale, *shift;    // (C): the output norm
-};
-
 template <Activation kAct>
 PDECNN_INLINE float activate(float x) {
   x = x > 0 || x != x ? x : 0.0f;  // NaN goes through, as in torch
@@ -96,7 +85,7 @@ class Layer {
     const Map D_x = c.maps == 4 ? made(2) : Map{constants_, 0, 0, 0, 0};
     const Map D_y = c.maps == 4 ? made(3) : Map{constants_ + 1, 0, 0, 0, 0};
     return {{kFloat32, 1, 1, c.H, c.W, c.K, c.boundary, 0, c.dt, c.dx, c.dy, h_map, c.previous_is_input ? x_map : absent, made(0),
-             made(1), D_x, D_y, x_map},
+             made(1), D_x, D_y, c.has_source ? x_map : absent},
             at(c.out)};
   }
 
@@ -225,5 +214,7 @@ PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_global_layer)(const void* call) {
   const auto& c = *static_cast<const LayerCall*>(call);
   if (c.side != 1 && c.side != 3 && c.side != 5) return kBadArgument;
   if (c.maps != 2 && c.maps != 4) return kBadArgument;
+  const auto known = [](int64_t act) { return act == kReLU || act == kReLU6; };
+  if (!known(c.coefficient_act) || !known(c.output_act) || c.residual) return kBadArgument;
   return run_layer(c);
 }

@@ -1,21 +1,16 @@
 """The native twin of `pdecnn::global_layer`: packs pointers, sizes and strides and calls `cpu.cpp`."""
 
-import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pdecnn.kernels.advection_diffusion.cpu import BOUNDARIES
-from pdecnn.kernels.advection_diffusion.op import LIBRARY
 from pdecnn.kernels.global_layer.op import SIDES, _default
+from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, LIBRARY
 from pdecnn.kernels.native import Library
 
-_ACTIVATIONS = {"relu": 1, "relu6": 2}
-_CALL = struct.Struct("=12q 5d 15q 4q")  # as `struct LayerCall` in cpu.cpp
 
-
-def pack(
+def fields(
     out: Tensor,
     h: Tensor,
     x: Tensor,
@@ -34,18 +29,20 @@ def pack(
     previous_is_input: bool,
     coefficient_act: str,
     output_act: str,
-) -> bytes:
-    """The arguments as the native function takes them; every tensor must outlive the call."""
+) -> tuple[int | float, ...]:
+    """The fields of `LayerCall`; every tensor must outlive the call."""
     maps, _, side, _ = weight.shape
-    return _CALL.pack(
+    return (
         *h.shape,
         K,
         BOUNDARIES[boundary],
         maps,
         side,
         previous_is_input,
-        _ACTIVATIONS[coefficient_act],
-        _ACTIVATIONS[output_act],
+        True,
+        False,
+        ACTIVATIONS[coefficient_act],
+        ACTIVATIONS[output_act],
         flow_sign,
         dt,
         dx,
@@ -94,7 +91,7 @@ def register(library: Library) -> None:
         if not _covered(h, x, weight, bias, scale, shift):
             return _default(h, x, weight, bias, scale, shift, *options)
         out = torch.empty_like(h)
-        run(pack(out, h, x, weight, bias, scale, shift, *options))
+        run(*fields(out, h, x, weight, bias, scale, shift, *options))
         return out
 
     LIBRARY.impl("global_layer", global_layer, "CPU")

@@ -13,27 +13,6 @@ using depthwise_norm::Frame;
 using depthwise_norm::Memory;
 using depthwise_norm::Task;
 
-// Laid out as cpu.py packs it: 8-byte fields only. Its maps are u, v, D_x, D_y, or u and v alone. x and all else of its size
-// are in the order of h.
-struct Layer {
-  depthwise_norm::Problem problem;
-  int64_t K;
-  double dt, dx, dy, D_x, D_y;
-  const float* x;                        // the layer's input; none: it is h
-  int64_t has_source, previous_is_input; // the source is x; the state before the first is x
-};
-
-struct ForwardCall {
-  Layer layer;
-  float *out, *mean, *var;
-};
-
-struct BackwardCall {
-  Layer layer;
-  const float *grad, *mean, *var;
-  float *grad_h, *grad_x, *grad_weight, *grad_gamma, *grad_beta;
-};
-
 // The solver of planes of one width, and the numbers of scratch that it takes.
 struct Solver {
   using Scheme = PDECNN_NS::Scheme<float>;

@@ -1,6 +1,5 @@
 """The native twin of `pdecnn::global_training`: packs pointers, sizes and limits and calls `cpu.cpp`."""
 
-import struct
 from functools import cache
 from typing import Any
 
@@ -8,14 +7,9 @@ import torch
 from torch import Tensor
 
 from pdecnn.kernels.advection_diffusion.op import LIBRARY
-from pdecnn.kernels.depthwise_norm.cpu import _PROBLEM, _in_order, _layout, _pointers, _problem
+from pdecnn.kernels.depthwise_norm.cpu import _in_order, _layout, _pointers, _problem
 from pdecnn.kernels.global_training.op import Arguments, Gradients, Result, _backward_default, _forward_default
 from pdecnn.kernels.native import Library, Missing, load
-
-# as `struct Layer`, `ForwardCall` and `BackwardCall` in cpu.cpp
-_LAYER = f"{_PROBLEM} q 5d 3q"
-_FORWARD = struct.Struct(f"={_LAYER} 3q")
-_BACKWARD = struct.Struct(f"={_LAYER} 3q 5q")
 
 
 @cache
@@ -29,7 +23,7 @@ def covers_planes(H: int, W: int, maps: int, side: int, K: int) -> bool:
     except AttributeError:  # an older build
         return False
     problem = (1, 1, H, W, maps, side, 0, *[0.0] * 6, *[0] * 5)
-    return bool(function.address(struct.pack(f"={_LAYER}", *problem, K, *[1.0] * 5, 0, 0, 0)) == 0)
+    return function.status(*problem, K, *[1.0] * 5, 0, 0, 0) == 0
 
 
 def _covered(call: Arguments, *others: Tensor) -> bool:
@@ -78,7 +72,7 @@ def register(library: Library) -> None:
             return _forward_default(*given)
         call = _ordered(given)
         out, mean, var = torch.empty_like(call.h), torch.empty_like(call.gamma), torch.empty_like(call.gamma)
-        run_forward(_FORWARD.pack(*_layer(call), *_pointers(out, mean, var)))
+        run_forward(*_layer(call), *_pointers(out, mean, var))
         return _answer(out, given.h, call.h), mean, var
 
     def backward(grad: Tensor, mean: Tensor, var: Tensor, *arguments: Any) -> Gradients:
@@ -91,7 +85,7 @@ def register(library: Library) -> None:
         grad_h, grad_x = torch.empty_like(call.h), None if call.x is None else torch.empty_like(call.h)
         grad_weight, grad_gamma, grad_beta = (torch.empty_like(q) for q in (call.weight, call.gamma, call.beta))
         addresses = _pointers(grad, mean, var, grad_h, grad_x, grad_weight, grad_gamma, grad_beta)
-        run_backward(_BACKWARD.pack(*_layer(call), *addresses))
+        run_backward(*_layer(call), *addresses)
         to_x = given.h.new_empty(0) if grad_x is None else _answer(grad_x, given.h, call.h)
         return _answer(grad_h, given.h, call.h), to_x, grad_weight, grad_gamma, grad_beta
 

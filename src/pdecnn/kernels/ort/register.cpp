@@ -7,7 +7,7 @@
 
 #define PDECNN_ISA baseline
 #include "onnxruntime_abi.h"
-#include "pdecnn.h"
+#include "abi.h"
 
 extern "C" int32_t pdecnn_cpu_runs(const char* isa);
 
@@ -26,6 +26,7 @@ PDECNN_DECLARE(avx512)
 
 namespace {
 
+using namespace PDECNN_NS;
 using Run = int32_t (*)(const void* call);
 
 struct Kernels {
@@ -54,11 +55,6 @@ struct Tensor {
   float* data = nullptr;
   int64_t dims[4] = {1, 1, 1, 1};
   size_t rank = 0;
-};
-
-struct Map {  // as in common/rows.h
-  void* data;
-  int64_t sn, sc, sy, sx;
 };
 
 Map map_of(const Tensor& t, const Tensor& like) {
@@ -130,19 +126,14 @@ struct GlobalLayer {
   static constexpr const char* kName = "GlobalLayer";
   static constexpr size_t kInputs = 6;  // h, x, weight, bias, scale, shift
 
-  // as `struct LayerCall` of global_layer/cpu.cpp
-  struct Call {
-    int64_t N, C, H, W, K, boundary, maps, side, previous_is_input, coefficient_act, output_act, flow_sign;
-    double dt, dx, dy, D_x, D_y;
-    Map h, x, out;
-    const float *weight, *bias, *scale, *shift;
-  } call{};
+  LayerCall call{};
   Run run = nullptr;
 
   GlobalLayer(const OrtKernelInfo* info, Failure& failure) : run(best_kernels().global_layer) {
     call.K = integer(failure, info, "K");
     call.boundary = integer(failure, info, "boundary");
     call.previous_is_input = integer(failure, info, "previous_is_input");
+    call.has_source = 1;
     call.coefficient_act = integer(failure, info, "coefficient_act");
     call.output_act = integer(failure, info, "output_act");
     call.flow_sign = integer(failure, info, "flow_sign");
@@ -164,7 +155,7 @@ struct GlobalLayer {
     if (!shapes)
       return refuse("pdecnn::GlobalLayer: expected h and x (N, C, H, W), weight (maps, C, side, side), bias (maps, C) and "
                     "scale (C)");
-    Call c = call;
+    LayerCall c = call;
     c.N = h.dims[0], c.C = h.dims[1], c.H = h.dims[2], c.W = h.dims[3];
     c.maps = weight.dims[0], c.side = weight.dims[2];
     c.h = map_of(h, h), c.x = map_of(x, h), c.out = map_of(out, h);
@@ -177,34 +168,31 @@ struct AdvectionDiffusion {
   static constexpr const char* kName = "AdvectionDiffusion";
   static constexpr size_t kInputs = 7;  // h, h_prev, u, v, D_x, D_y, f
 
-  // as `struct ForwardCall` of advection_diffusion/problem.h
-  struct Call {
-    int64_t dtype, N, C, H, W, K, boundary, interleaved;
-    double dt, dx, dy;
-    Map fields[7], out;
-  } call{};
+  ForwardCall call{};
   int64_t has_source = 0;
   Run run = nullptr;
 
   AdvectionDiffusion(const OrtKernelInfo* info, Failure& failure) : run(best_kernels().advection_diffusion) {
-    call.K = integer(failure, info, "K");
-    call.boundary = integer(failure, info, "boundary");
+    call.problem.K = integer(failure, info, "K");
+    call.problem.boundary = integer(failure, info, "boundary");
     has_source = integer(failure, info, "has_source");
-    call.dt = number(failure, info, "dt");
-    call.dx = number(failure, info, "dx");
-    call.dy = number(failure, info, "dy");
+    call.problem.dt = number(failure, info, "dt");
+    call.problem.dx = number(failure, info, "dx");
+    call.problem.dy = number(failure, info, "dy");
   }
 
   OrtStatus* compute(OrtKernelContext* context) const {
     Failure f;
-    Call c = call;
+    ForwardCall c = call;
+    Problem& p = c.problem;
+    Map* fields[kInputs] = {&p.h, &p.h_prev, &p.u, &p.v, &p.D_x, &p.D_y, &p.f};
     const Tensor h = input(f, context, 0);
     const Tensor out = output(f, context, h);
-    for (size_t i = 0; i < kInputs; ++i) c.fields[i] = map_of(input(f, context, i), h);
-    if (has_source == 0) c.fields[6] = {nullptr, 0, 0, 0, 0};
+    for (size_t i = 0; i < kInputs; ++i) *fields[i] = map_of(input(f, context, i), h);
+    if (has_source == 0) p.f = {nullptr, 0, 0, 0, 0};
     if (f.any()) return f.first();
     if (h.rank != 4) return refuse("pdecnn::AdvectionDiffusion: expected h of shape (N, C, H, W)");
-    c.N = h.dims[0], c.C = h.dims[1], c.H = h.dims[2], c.W = h.dims[3];
+    p.N = h.dims[0], p.C = h.dims[1], p.H = h.dims[2], p.W = h.dims[3];
     c.out = map_of(out, h);
     return answer(run(&c));
   }

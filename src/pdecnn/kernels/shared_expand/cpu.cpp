@@ -4,21 +4,13 @@
 // stencil is nine shifted loads at any flat index, halo columns included, so that all loops run over whole chunks of rows
 // without code for the edges. What stands in the two surplus columns of a row is never stored, and meets zeros in sums.
 // A stride of 2 keeps every second column of every second row.
+#include "abi.h"
 #include "lanes.h"
-#include "pdecnn.h"
 
 namespace PDECNN_NS {
 namespace shared_expand {
 
 enum Mode : int64_t { kExpand = 0, kMoments = 1, kProduct = 2 };
-
-struct Call {
-  int64_t dtype, N, C, H, W, f, stride, mode;
-  const void *u, *stencils, *scale, *shift, *c, *grad;
-  void *out, *grad_u, *grad_c;
-  double *grad_stencils;  // (N C, f, 9)
-  double *sum0, *sum1;    // (N C, f): mean and sum of squares about it; or gradients of shift and scale
-};
 
 constexpr int64_t kChunk = 512;  // numbers of a chunk of rows: small enough for f of them in the first cache
 

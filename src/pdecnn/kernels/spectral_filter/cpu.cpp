@@ -1,29 +1,10 @@
 // Filters planes in the real Fourier or the cosine basis: four small matrix products per plane, all of them in cache.
 // README.md derives the basis, the coupling of its sine and cosine parts, and the adjoint.
+#include "abi.h"
 #include "product.h"
 
 namespace PDECNN_NS {
-namespace {
-
-// Laid out as cpu.py packs it: 8-byte fields only. Arrays are contiguous.
-struct Problem {
-  int64_t dtype, N, C, H, W, stride, mirrored;
-  const void *rows, *columns;                  // plane -> coefficients: rows (H, H), columns (W, stride)
-  const void *rows_inverse, *columns_inverse;  // coefficients -> plane
-  const void* g;                               // (C, H, W)
-};
-
-struct ForwardCall {
-  Problem problem;
-  const void* v;
-  void* out;
-};
-
-struct BackwardCall {
-  Problem problem;
-  const void *grad, *v;
-  void *grad_v, *grad_g;
-};
+namespace spectral_filter {
 
 // Coefficient i of an axis of n: cosines of frequencies 0 ... n/2, then sines of 1 ... (n-1)/2.
 struct Axis {
@@ -288,17 +269,17 @@ Status by_dtype(int64_t dtype, const F& f) {
   return kBadArgument;
 }
 
-}  // namespace
+}  // namespace spectral_filter
 }  // namespace PDECNN_NS
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_forward)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::spectral_filter;
   const auto& c = *static_cast<const ForwardCall*>(call);
   return by_dtype(c.problem.dtype, [&](auto t) { return forward<decltype(t)>(c); });
 }
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_backward)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::spectral_filter;
   const auto& c = *static_cast<const BackwardCall*>(call);
   return by_dtype(c.problem.dtype, [&](auto t) { return backward<decltype(t)>(c); });
 }

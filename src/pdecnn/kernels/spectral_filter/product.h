@@ -4,7 +4,7 @@
 #include "lanes.h"
 
 namespace PDECNN_NS {
-namespace {
+namespace spectral_filter {
 
 // Rows [0, MR) of C, NV vectors wide: MR * NV sums live in registers.
 template <class L, int MR, int NV, class A>
@@ -57,5 +57,5 @@ void product(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, i
     product_rows<L, 8, 1>(a, a_stride, b + k, b_stride, c + k, c_stride, rows, inner);
 }
 
-}  // namespace
+}  // namespace spectral_filter
 }  // namespace PDECNN_NS
