@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pdecnn.deploy.ode import is_adaptive
 from pdecnn.layers.equilibrium import Equilibrium
-from pdecnn.layers.fused_global import FusedGlobalLayer
+from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
 
 
@@ -80,7 +80,7 @@ def solve_positive(A: Tensor) -> Tensor:
 
 
 def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
-    """Replaces, in `model` itself, the modules above and, with `whole_layers`, plain Global layers by one operator.
+    """Replaces, in `model` itself, the modules above and, with `whole_layers`, covered Global layers by one operator.
 
     Refuses what cannot be traced.
     """
@@ -94,7 +94,7 @@ def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
             )
     model = replace(model, Equilibrium, UnrolledEquilibrium)
     if whole_layers:
-        model = replace(model, GlobalLayer, lambda layer: FusedGlobalLayer(layer) if layer.is_plain else layer)
+        model = replace(model, GlobalLayer, fused)
     return model
 
 

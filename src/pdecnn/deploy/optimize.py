@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
-from pdecnn.layers.fused_global import FusedGlobalLayer
+from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
 
 TOLERANCE = 1e-4  # of the outputs' largest absolute value
@@ -104,8 +104,8 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
 
 def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
     for name, module in list(model.named_modules()):
-        if isinstance(module, GlobalLayer) and module.is_plain and name:
-            _replace(model, name, FusedGlobalLayer(module))
+        if isinstance(module, GlobalLayer) and name:
+            _replace(model, name, fused(module))
 
 
 def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:

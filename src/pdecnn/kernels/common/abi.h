@@ -70,8 +70,7 @@ namespace depthwise_norm {
 // weight is (maps, C, side, side), bias, gamma and beta are (maps, C).
 struct Problem {
   PDECNN_FIELDS(
-  int64_t N, C, H, W, maps, side, interleaved;
-  double low, high;  // the activation: min(max(x, low), high)
+  int64_t N, C, H, W, maps, side, interleaved, act;
   double eps[4];
   const float *h, *weight, *bias, *gamma, *beta;  // no weight: the map is h itself; no bias: zero
   )
@@ -191,12 +190,12 @@ PDECNN_LAYOUT(Problem, 46, f)
 PDECNN_LAYOUT(ForwardCall, 51, out)
 PDECNN_LAYOUT(BackwardCall, 93, f)
 PDECNN_LAYOUT(LayerCall, 38, shift)
-PDECNN_LAYOUT(depthwise_norm::Problem, 18, beta)
-PDECNN_LAYOUT(depthwise_norm::ForwardCall, 24, var)
-PDECNN_LAYOUT(depthwise_norm::BackwardCall, 28, grad_beta)
-PDECNN_LAYOUT(global_training::Layer, 27, previous_is_input)
-PDECNN_LAYOUT(global_training::ForwardCall, 30, var)
-PDECNN_LAYOUT(global_training::BackwardCall, 35, grad_beta)
+PDECNN_LAYOUT(depthwise_norm::Problem, 17, beta)
+PDECNN_LAYOUT(depthwise_norm::ForwardCall, 23, var)
+PDECNN_LAYOUT(depthwise_norm::BackwardCall, 27, grad_beta)
+PDECNN_LAYOUT(global_training::Layer, 26, previous_is_input)
+PDECNN_LAYOUT(global_training::ForwardCall, 29, var)
+PDECNN_LAYOUT(global_training::BackwardCall, 34, grad_beta)
 PDECNN_LAYOUT(depthwise::ForwardCall, 11, out)
 PDECNN_LAYOUT(depthwise::StencilGradientCall, 11, grad_k)
 PDECNN_LAYOUT(shared_expand::Call, 20, sum1)

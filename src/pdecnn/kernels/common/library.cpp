@@ -42,7 +42,6 @@ PDECNN_EXPORT const char* pdecnn_layout(const char* name, int64_t* size) {
   PDECNN_IS("pdecnn_depthwise_norm_backward", depthwise_norm::BackwardCall)
   PDECNN_IS("pdecnn_global_training_forward", global_training::ForwardCall)
   PDECNN_IS("pdecnn_global_training_backward", global_training::BackwardCall)
-  PDECNN_IS("pdecnn_global_training_covers", global_training::Layer)
   PDECNN_IS("pdecnn_depthwise_forward", depthwise::ForwardCall)
   PDECNN_IS("pdecnn_depthwise_stencil_gradient", depthwise::StencilGradientCall)
   PDECNN_IS("pdecnn_shared_expand_forward", shared_expand::Call)

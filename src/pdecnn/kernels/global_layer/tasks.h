@@ -27,7 +27,7 @@ struct Tasks {
   explicit Tasks(const Problem& p) : N(p.N), C(p.C), channels(p.interleaved ? min(kBlock, p.C) : 1) {
     constexpr int64_t kNumbers = 16384;
     blocks = (C + channels - 1) / channels;
-    samples = min(N, max<int64_t>(1, kNumbers / (p.plane() * channels)));
+    samples = max<int64_t>(1, min(N, kNumbers / (p.plane() * channels)));
     chunks = (N + samples - 1) / samples;
   }
   int64_t count() const { return blocks * chunks; }
@@ -88,11 +88,11 @@ class Memory {
   Arena arena_;
 };
 
-// Calls f(task, memory) for every task.
+// Calls f(task, memory) for every task, at least `grain` of them on a thread.
 template <class F>
-Status run(const Problem& p, const Tasks& tasks, const Room& room, const F& f) {
+Status run(const Problem& p, const Tasks& tasks, const Room& room, const F& f, int64_t grain = 1) {
   int32_t failed = 0;
-  const Status status = parallel_for(tasks.count(), 1, [&](int64_t begin, int64_t end) {
+  const Status status = parallel_for(tasks.count(), grain, [&](int64_t begin, int64_t end) {
     const Memory memory(p, tasks.channels, room);
     if (!memory.ok()) failed = 1;
     else
