@@ -125,3 +125,81 @@ def test_training_a_changed_layer_is_that_of_float64(name, memory_format):
         torch.testing.assert_close(
             mine[part].double(), q.double(), rtol=2e-4, atol=5e-4 * scale, msg=lambda m, p=part: f"{p}: {m}"
         )
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["nothing", "residual", "neumann", "tanh"])
+def test_forward_derivatives_are_those_of_float64(name, training):
+    layer, x, t = changed([name]).train(training), sample(*SHAPE), sample(*SHAPE, seed=1)
+    wide = copy.deepcopy(layer).double()
+    step = 1e-6
+    with torch.no_grad():
+        slope = (wide(x.double() + step * t) - wide(x.double() - step * t)) / (2 * step)
+    with torch.no_grad():  # where the fused operators would else be used
+        try:
+            _, tangent = torch.func.jvp(layer, (x,), (t,))
+        except (RuntimeError, NotImplementedError) as error:
+            assert "forward" in str(error)  # noqa: PT017
+        else:
+            assert_near(tangent, slope, "jvp")
+        with torch.autograd.forward_ad.dual_level():
+            try:
+                dual = layer(torch.autograd.forward_ad.make_dual(x, t))
+            except (RuntimeError, NotImplementedError) as error:
+                assert "forward" in str(error)  # noqa: PT017
+            else:
+                assert_near(torch.autograd.forward_ad.unpack_dual(dual).tangent, slope, "dual")
+
+
+def test_maps_that_overlap_in_memory():
+    layer = changed(["nothing"])
+    x = torch.as_strided(sample(200), (2, C, 8, 8), (1, 1, 8, 1))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), layer(x.contiguous()))
+    layer.train()
+    torch.testing.assert_close(layer(x), layer(x.contiguous()), rtol=1e-4, atol=1e-4)
+
+
+def test_permuted_maps_run_without_copies_in_their_order():
+    layer, x = changed(["residual"]), sample(3, 9, 8, C).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        out = layer(x)
+        torch.testing.assert_close(out, layer(x.contiguous()), rtol=1e-5, atol=1e-5)
+    assert out.permute(0, 2, 3, 1).is_contiguous()
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+@pytest.mark.parametrize("training", [True, False])
+def test_hooks_of_every_kind_are_heard(kind, training):
+    for path in ("velocity", "velocity.op_x", "diffusion.norm_y", "velocity.act", "source", "norm", "act"):
+        layer, seen = changed(["nothing"]).train(training), []
+        getattr(layer.get_submodule(path), f"register_{kind}")(lambda *args, seen=seen: seen.append(args[0]))
+        layer(sample(*SHAPE).requires_grad_()).sum().backward()
+        assert seen, path
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_in_the_other_mode_keeps_it(training):
+    for path in ("velocity.norm_x", "norm"):
+        layer, x = changed(["nothing"]).train(training), sample(*SHAPE)
+        layer.get_submodule(path).train(not training)
+        wide = copy.deepcopy(layer).double()
+        with torch.no_grad():
+            assert_near(layer(x), wide(x.double()), path)
+        for (name, q), exact in zip(layer.named_buffers(), wide.buffers(), strict=True):
+            assert_near(q, exact.double(), name)
+
+
+def test_statistics_of_another_type_are_used_as_they_are():
+    layer, x = changed(["nothing"]), sample(*SHAPE)
+    norm = layer.velocity.norm_x
+    norm.running_mean, norm.running_var = norm.running_mean.double(), norm.running_var.double()
+    outcomes = []
+    for context in (torch.enable_grad, torch.no_grad):
+        with context():
+            try:
+                outcomes.append(layer(x).detach())
+            except RuntimeError as error:
+                outcomes.append(str(error))
+    assert type(outcomes[0]) is type(outcomes[1])
+    torch.testing.assert_close(outcomes[0], outcomes[1]) if torch.is_tensor(outcomes[0]) else None

@@ -115,7 +115,7 @@ def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | Non
     output_act = _act(act)
     if maps is None or output_act is None or not _is_norm(norm, maps.dtype):
         return None
-    drops = parts["drop_path"]
+    drops = cast(nn.Module, parts["drop_path"])
     keeps = _plain(drops) and (type(drops) is nn.Identity or (type(drops) is DropPath and not drops.training))
     steps = Steps(
         float(D[0]),
@@ -320,7 +320,8 @@ def _act(act: nn.Module | None) -> str | None:
     name = _ACTS.get(type(act))
     if name is None or act is None or not _plain(act):
         return None
-    return None if name == "hardtanh" and (act.min_val, act.max_val) != (-1.0, 1.0) else name
+    own = vars(act)
+    return None if name == "hardtanh" and (own["min_val"], own["max_val"]) != (-1.0, 1.0) else name
 
 
 def _is_stencil(conv: nn.Conv2d, C: int, k: int, dtype: torch.dtype) -> bool:

@@ -42,7 +42,8 @@ class Arguments(NamedTuple):
     def of(cls, h: Tensor, x: Tensor | None, *others: Any) -> "Arguments":
         """From the arguments in the order of the schema."""
         steps = Steps(*others[5:])
-        return cls(h, x, Norms(h, *others[:5], steps.coefficient_act), steps)
+        weight, bias, gamma, beta, eps = others[:5]
+        return cls(h, x, Norms(h, weight, bias, gamma, beta, eps, steps.coefficient_act), steps)
 
     def check(self) -> None:
         """A ValueError if they do not fit together."""
