@@ -2,8 +2,8 @@
 //
 // Nothing in it mixes channels, so a plane is read once, all is done in cache, and it is written once. Single precision,
 // columns side by side in memory; other layers are computed operator by operator.
-#include "../advection_diffusion/interleaved.h"
-#include "../advection_diffusion/reader.h"
+#include "../advection_diffusion/channels_last.h"
+#include "vector_row.h"
 
 namespace PDECNN_NS {
 
@@ -73,7 +73,7 @@ class Layer {
     const float* h = static_cast<const float*>(c.h.data) + i.n * c.h.sn + i.c * c.h.sc;
     float* maps = scratch + padded_;
     if (!coefficients_in_registers(h, i.c, maps)) {
-      for (int64_t y = 0; y < c.H; ++y) read_run(scratch + (y + pad_) * padded_stride_ + pad_, h + y * c.h.sy, c.W);
+      for (int64_t y = 0; y < c.H; ++y) read_numbers(scratch + (y + pad_) * padded_stride_ + pad_, h + y * c.h.sy, c.W);
       for (int64_t m = 0; m < c.maps; ++m) coefficient(scratch, m, i.c, maps + m * plane_);
     }
     auto at = [&](const Map& m) {
@@ -143,15 +143,6 @@ class Layer {
   mutable float constants_[2];
 };
 
-// Solves plane after plane with a solver for one width, or with the march.
-template <int W>
-struct ResidentSolver {
-  static int64_t numbers(const LayerCall& c) { return 9 * c.H * VectorRow<float, W>::kStride; }
-  static void solve(const ForwardCall& call, const Scheme<float>& q, float* scratch) {
-    solve_plane<float, W>(call, q, PlaneIndex{0, 0, 0, 0}, scratch);
-  }
-};
-
 // Whether two maps are one; the address alone does not tell, for one may be the transpose of the other.
 inline bool same(const Map& a, const Map& b) {
   return a.data == b.data && a.sn == b.sn && a.sc == b.sc && a.sy == b.sy && a.sx == b.sx;
@@ -159,7 +150,7 @@ inline bool same(const Map& a, const Map& b) {
 
 template <class Solve>
 Status run_layer(const LayerCall& call, int64_t numbers, const Solve& solve) {
-  const Problem size{kFloat32, call.N, call.C, call.H, call.W, call.K + 8, 0, 0, 0, 0, 0, {}, {}, {}, {}, {}, {}, {}};
+  const Problem size{kFloat32, call.N, call.C, call.H, call.W, call.K + 8, 0, 1, 0, 0, 0, {}, {}, {}, {}, {}, {}, {}};
   const int64_t own = Layer(call).numbers();
   auto plane = [&](const LayerCall& c, const PlaneIndex& i, float* scratch) {
     const Layer layer(c);  // holds this thread's constants
@@ -167,42 +158,29 @@ Status run_layer(const LayerCall& call, int64_t numbers, const Solve& solve) {
     layer.finish(i);
   };
   if (has_rows(call.h) && has_rows(call.x) && has_rows(call.out))
-    return for_each_plane<float>(size, own + numbers, [&](const PlaneIndex& i, float* to) { plane(call, i, to); });
+    return for_each_plane(size, own + numbers, [&](const PlaneIndex& i, float* to) { plane(call, i, to); });
   return for_each_block<float>(
-      size, 3, (own + numbers) * int64_t(sizeof(float)), [&](PlanarBlock<float>& block, int64_t channels, char* to) {
+      size, 3, own + numbers, [&](PlanarBlock<float>& block, int64_t channels, float* to) {
         LayerCall part = call;
         part.h = block.read(call.h);
         part.x = same(call.x, call.h) ? part.h : block.read(call.x);
         part.out = block.write(call.out);
         const int64_t first = block.first_channel(), taps = call.side * call.side;
         part.weight += first * taps, part.bias += first, part.scale += first, part.shift += first;
-        for (int64_t c = 0; c < channels; ++c) plane(part, PlaneIndex{0, c, 0, 0}, reinterpret_cast<float*>(to));
+        for (int64_t c = 0; c < channels; ++c) plane(part, PlaneIndex{0, c, 0, 0}, to);
         block.take(part.out, call.out);
       });
 }
 
 Status run_layer(const LayerCall& call) {
-  const Scheme<float> q(Boundary(call.boundary), call.dt, call.dx, call.dy);
-#define PDECNN_WIDTH(width)                                                                   \
-  if (call.W == width && q.periodic()) {                                                      \
-    using S = ResidentSolver<width>;                                                          \
-    if (S::numbers(call) * int64_t(sizeof(float)) <= kForwardBytes)                           \
-      return run_layer(call, S::numbers(call),                                                \
-                       [&](const ForwardCall& plane, float* to) { S::solve(plane, q, to); }); \
-  }
-  PDECNN_FOR_WIDTHS(PDECNN_WIDTH)
-#undef PDECNN_WIDTH
-  const RowLayout l(call.W, 1, 1, sizeof(float));
-  const Group g{{0}, {0}};
+  const Scheme<float> q(call.boundary, call.dt, call.dx, call.dy);
+  const PlaneSolver* solver = q.periodic() ? plane_solver(call.W) : nullptr;
+  if (solver != nullptr && solver->forward_numbers(call.H) * int64_t(sizeof(float)) <= kForwardBytes)
+    return run_layer(call, solver->forward_numbers(call.H),
+                     [&](const ForwardCall& plane, float* to) { solver->forward(plane, q, PlaneIndex{0, 0, 0, 0}, to); });
   int32_t failed = 0;
   const Status status = run_layer(call, 0, [&](const ForwardCall& plane, float*) {
-    const Kept<float> kept = ForwardRows<float>::keep(l, call.H, call.K);
-    if (!kept.ok()) {
-      failed = 1;
-      return;
-    }
-    Reader<float, float> read(plane.problem, q, g, l, kept, 0);
-    march(q, l, call.H, call.K, kept, read, [&](int64_t y, const float* h) { store_row<float>(h, plane.out, g, l, y); });
+    if (advection_diffusion(plane) != kOk) failed = 1;
   });
   return failed ? kOutOfMemory : status;
 }

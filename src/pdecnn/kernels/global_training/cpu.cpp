@@ -23,15 +23,10 @@ struct Solver {
   // Whether there is one whose scratch, and the planes below, stay in cache.
   static bool find(const Layer& layer, Solver& solver) {
     const auto& p = layer.problem;
-#define PDECNN_WIDTH(width)                                                                                            \
-  if (p.W == width) {                                                                                                  \
-    const int64_t plane = p.H * VectorRow<float, width>::kStride;                                                      \
-    solver = {solve_plane<float, width>, solve_plane_back<float, width>, 9 * plane, backward_planes(layer.K) * plane}; \
-    return (solver.backward_numbers + (3 * p.maps + 2) * plane) * int64_t(sizeof(float)) <= kBackwardBytes;            \
-  }
-    PDECNN_FOR_WIDTHS(PDECNN_WIDTH)
-#undef PDECNN_WIDTH
-    return false;
+    const PlaneSolver* planes = plane_solver(p.W);
+    if (planes == nullptr) return false;
+    solver = {planes->forward, planes->backward, planes->forward_numbers(p.H), planes->backward_numbers(p.H, layer.K)};
+    return (solver.backward_numbers + (3 * p.maps + 2) * p.H * planes->row) * int64_t(sizeof(float)) <= kBackwardBytes;
   }
 };
 
