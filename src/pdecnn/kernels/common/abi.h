@@ -5,10 +5,7 @@
 // structs in them are written in full.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "pdecnn.h"
+#include "parallel.h"
 
 #define PDECNN_FIELDS(...) \
   __VA_ARGS__              \

@@ -33,10 +33,7 @@ class Frame {
       const int64_t from = source(i - ry_, p_.H, p_.boundary);
       if (from < 0) continue;  // stays zero
       const T* values = plane + from * p_.W;
-      if (p_.W == 8) read_numbers(row + rx_, values, 8);
-      else if (p_.W == 16) read_numbers(row + rx_, values, 16);
-      else if (p_.W == 32) read_numbers(row + rx_, values, 32);
-      else read_numbers(row + rx_, values, p_.W);
+      read_strided(row + rx_, values, 1, p_.W);
       for (int64_t j = 1; j <= rx_; ++j) {
         const int64_t left = source(-j, p_.W, p_.boundary), right = source(p_.W - 1 + j, p_.W, p_.boundary);
         row[rx_ - j] = left < 0 ? A(0) : widen(values[left]);

@@ -42,8 +42,8 @@ Status infer(const LayerCall& call, const Layer& layer) {
     for (int64_t i = 0; i < plane; ++i) out[i] += x[i];
   };
   const int64_t grain = max<int64_t>(1, 32768 / (plane * (call.K + 8) * planes_of_task));
-  const Boundary boundary = Boundary(call.boundary);
-  return advance<M>(layer, boundary, Solver::of(layer, boundary), static_cast<float*>(call.out.data), grain, make, finish);
+  const Solver solver = Solver::of(layer, call.boundary);
+  return advance<M>(layer, call.boundary, solver, static_cast<float*>(call.out.data), grain, make, finish);
 }
 
 }  // namespace global_training

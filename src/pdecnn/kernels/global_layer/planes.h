@@ -1,7 +1,6 @@
 // One plane of a layer: its coefficients and their gradients, which never leave the cache, and its solver.
 #pragma once
 
-#include "../advection_diffusion/reader.h"
 #include "../advection_diffusion/resident.h"
 #include "batch.h"
 
@@ -12,50 +11,24 @@ using depthwise_norm::Frame;
 using depthwise_norm::Memory;
 using depthwise_norm::Task;
 
-// The solver of planes of one width, and the numbers of scratch that it takes.
+// How a plane is solved, and the numbers of scratch that it takes.
 struct Solver {
-  using Scheme = PDECNN_NS::Scheme<float>;
-  bool (*forward)(const PDECNN_NS::ForwardCall&, const Scheme&, const PlaneIndex&, float*);
-  void (*backward)(const PDECNN_NS::BackwardCall&, const Scheme&, const PlaneIndex&, float*);
-  int64_t forward_numbers, backward_numbers;
+  const PlaneSolver* planes = nullptr;  // none: row by row, for any width and boundary
+  int64_t forward_numbers = 0, backward_numbers = 0;
 
   // Whether there is one for training whose scratch, and the planes below, stay in cache.
   static bool find(const Layer& layer, Solver& solver) {
     const auto& p = layer.problem;
-#define PDECNN_WIDTH(width)                                                                                        \
-  if (p.W == width) {                                                                                              \
-    const int64_t plane = p.H * VectorRow<float, width>::kStride;                                                  \
-    solver = {resident<width>, solve_plane_back<float, width>, 9 * plane, backward_planes(layer.K) * plane};       \
-    return (solver.backward_numbers + (3 * p.maps + 2) * plane) * int64_t(sizeof(float)) <= kBackwardBytes;        \
-  }
-    PDECNN_FOR_WIDTHS(PDECNN_WIDTH)
-#undef PDECNN_WIDTH
-    return false;
+    const PlaneSolver* planes = plane_solver(p.W);
+    if (planes == nullptr) return false;
+    solver = {planes, planes->forward_numbers(p.H), planes->backward_numbers(p.H, layer.K)};
+    return (solver.backward_numbers + (3 * p.maps + 2) * p.H * planes->row) * int64_t(sizeof(float)) <= kBackwardBytes;
   }
   // There is always one for inference.
   static Solver of(const Layer& layer, int64_t boundary) {
-    Solver solver{marched, nullptr, 0, 0};
-    const bool found = boundary == kPeriodic && (find(layer, solver) || solver.forward_numbers > 0);
-    const bool stays = solver.forward_numbers * int64_t(sizeof(float)) <= kForwardBytes;
-    return found && stays ? solver : Solver{marched, nullptr, 0, 0};
-  }
-
- private:
-  template <int W>
-  static bool resident(const PDECNN_NS::ForwardCall& call, const Scheme& q, const PlaneIndex& i, float* scratch) {
-    solve_plane<float, W>(call, q, i, scratch);
-    return true;
-  }
-  // Row by row, for any width and boundary; false if there is no memory for it.
-  static bool marched(const PDECNN_NS::ForwardCall& call, const Scheme& q, const PlaneIndex&, float*) {
-    const PDECNN_NS::Problem& p = call.problem;
-    const RowLayout l(p.W, 1, 1, sizeof(float));
-    const Group g{{0}, {0}};
-    const Kept<float> kept = ForwardRows<float>::keep(l, p.H, p.K);
-    if (!kept.ok()) return false;
-    Reader<float, float> read(p, q, g, l, kept, 0);
-    march(q, l, p.H, p.K, kept, read, [&](int64_t y, const float* h) { store_row<float>(h, call.out, g, l, y); });
-    return true;
+    const PlaneSolver* planes = boundary == kPeriodic ? plane_solver(layer.problem.W) : nullptr;
+    const int64_t numbers = planes == nullptr ? 0 : planes->forward_numbers(layer.problem.H);
+    return planes != nullptr && numbers * int64_t(sizeof(float)) <= kForwardBytes ? Solver{planes, numbers, 0} : Solver{};
   }
 };
 
@@ -65,7 +38,7 @@ class Planes {
  public:
   static int64_t numbers(const Layer& layer) { return (3 * M + 2) * size(layer.problem); }
 
-  Planes(const Layer& layer, const Memory& memory, Boundary boundary = kPeriodic)
+  Planes(const Layer& layer, const Memory& memory, int64_t boundary = kPeriodic)
       : layer_(layer), q_(boundary, layer.dt, layer.dx, layer.dy), memory_(memory), scratch_(memory.numbers() + numbers(layer)) {
     float* next = memory.numbers();
     auto take = [&] { return (next += size(layer.problem)) - size(layer.problem); };
@@ -100,7 +73,10 @@ class Planes {
 
   // While planes are read, those `next` numbers further are called into cache.
   bool solve(const Solver& solver, const float* h, const float* x, int64_t next, float* out) const {
-    return solver.forward({problem(h, x, next), map(out)}, q_, PlaneIndex{0, 0, 1, 0}, scratch_);
+    const PDECNN_NS::ForwardCall call{problem(h, x, next), map(out)};
+    if (solver.planes == nullptr) return advection_diffusion(call) == kOk;
+    solver.planes->forward(call, q_, PlaneIndex{0, 0, 1, 0}, scratch_);
+    return true;
   }
   // Leaves the gradients of the coefficients and, if `all` are wanted, of the state and of the input where it is another.
   void solve_back(const Solver& solver, const float* h, const float* x, const float* grad_out, int64_t next, bool all,
@@ -109,7 +85,7 @@ class Planes {
     const Gradient none{map(nullptr), nullptr};
     auto to = [&](bool wanted, float* plane) { return all && wanted ? Gradient{map(plane), nullptr} : none; };
     auto of_map = [&](int m) { return m < M ? Gradient{map(grad[m % M]), nullptr} : none; };
-    solver.backward({problem(h, x, next), map(grad_out, next), to(true, grad_h),
+    solver.planes->backward({problem(h, x, next), map(grad_out, next), to(true, grad_h),
                      to(layer_.previous_is_input, both ? more_ : grad_x), of_map(0), of_map(1), of_map(2), of_map(3), to(layer_.has_source, is_other ? grad_x : more_)},
                     q_, PlaneIndex{0, 0, 1, 0}, scratch_);
     if (layer_.problem.act == kTanh)

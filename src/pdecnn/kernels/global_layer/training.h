@@ -16,7 +16,7 @@ inline const float* read_input(const Layer& layer, const Memory& memory, int64_t
 
 // Makes the coefficients of every plane by `make(planes, c, h)`, solves it, and calls `finish(c, x, out)`.
 template <int M, class Make, class Finish>
-Status advance(const Layer& layer, Boundary boundary, const Solver& solver, float* to, int64_t grain, const Make& make,
+Status advance(const Layer& layer, int64_t boundary, const Solver& solver, float* to, int64_t grain, const Make& make,
                const Finish& finish) {
   const depthwise_norm::Problem& p = layer.problem;
   const depthwise_norm::Room room{1, 3, Planes<M>::numbers(layer) + solver.forward_numbers};
