@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pdecnn.kernels.depthwise.op import _forward_reference, _stencil_gradient_reference
+from pdecnn.kernels.depthwise.op import _forward_reference, _stencil_gradient_reference, check, check_gradient
 from pdecnn.kernels.library import BOUNDARIES, DTYPES, LIBRARY
 from pdecnn.kernels.native import Library
 
@@ -25,6 +25,7 @@ def register(library: Library) -> None:
     def forward(y: Tensor, k: Tensor, boundary: str) -> Tensor:
         if y.dtype not in DTYPES or y.ndim > 4:
             return _forward_reference(y, k, boundary)
+        check(y, k, boundary)
         y, k = y.contiguous(), k.to(torch.promote_types(y.dtype, torch.float32)).contiguous()
         out = y.new_empty(y.shape)
         run_forward(*_sizes(y, k.shape[1:], boundary), y.data_ptr(), k.data_ptr(), out.data_ptr())
@@ -33,6 +34,7 @@ def register(library: Library) -> None:
     def stencil_gradient(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> Tensor:
         if y.dtype not in DTYPES or y.ndim > 4 or grad.dtype != y.dtype:
             return _stencil_gradient_reference(grad, y, size, boundary)
+        check_gradient(grad, y, size, boundary)
         grad, y = grad.contiguous(), y.contiguous()
         out = y.new_empty((y.shape[1], *size), dtype=torch.promote_types(y.dtype, torch.float32))
         run_stencil_gradient(*_sizes(y, size, boundary), grad.data_ptr(), y.data_ptr(), out.data_ptr())
