@@ -126,7 +126,7 @@ def _advection_diffusion(
 def _node(name: str, inputs: Sequence[Tensor], K: int, attributes: Mapping[str, int | float]) -> Tensor:
     """A node of our domain with one output, of the shape of the first input; K is its last input."""
     h = inputs[0]
-    numbers: dict[str, Any] = {key: int(value) if isinstance(value, bool) else value for key, value in attributes.items()}
+    numbers: dict[str, Any] = {key: int(q) if isinstance(q, bool) else q for key, q in attributes.items()}
     steps = torch.tensor(K, dtype=torch.int64)
     return torch.onnx.ops.symbolic(
         f"{DOMAIN}::{name}", (*inputs, steps), numbers, dtype=h.dtype, shape=h.shape, version=DOMAIN_VERSION

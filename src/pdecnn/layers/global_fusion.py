@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
 
 from pdecnn import kernels as kernels  # registers the operators
 from pdecnn.kernels.global_layer.arguments import MOST_STEPS, Steps
+from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
 
@@ -97,57 +97,42 @@ def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | Non
     cls, own, parts = type(layer), vars(layer), layer._modules
     if any(getattr(cls, name) is not method or name in own for name, method in _known.items()):
         return None
-    velocity, diffusion, norm, act = parts["velocity"], parts["diffusion"], parts["norm"], parts["act"]
     if own["dilation"] > 1 or own["velocity_bound"] or own["upwind"] or own["source_each_step"]:
         return None
-    source = layer.source
+    source, diffusion, norm = layer.source, parts["diffusion"], parts["norm"]
     if source is not None and not (type(source) is nn.Identity and _plain(source)):
         return None
-    pairs = [cast(LearnedPair, velocity)]
-    D = (0.0, 0.0)
-    if type(diffusion) is NumberPair:
-        D = (diffusion.x, diffusion.y)
-        if not (_plain(diffusion) and all(type(d) in (float, int) for d in D)):
-            return None
-    else:
-        pairs.append(cast(LearnedPair, diffusion))
+    pairs, D = [parts["velocity"], diffusion], (0.0, 0.0)
+    if type(diffusion) is NumberPair and _plain(diffusion):
+        pairs, D = pairs[:1], (diffusion.x, diffusion.y)
+    K = own.get("K") if K is None else K
+    numbers = (*D, own.get("dt"), own.get("dx"), own.get("dy"))  # tensors among them may be learned
+    if not (type(K) is int and 1 <= K <= MOST_STEPS and all(type(q) in (float, int) for q in numbers) and min(D) >= 0):
+        return None
     maps = _maps(pairs, own["channels"], dtype)
-    output_act = _act(act)
+    output_act = _act(parts["act"])
     if maps is None or output_act is None or not _is_norm(norm, maps.dtype):
         return None
     drops = cast(nn.Module, parts["drop_path"])
     keeps = _plain(drops) and (type(drops) is nn.Identity or (type(drops) is DropPath and not drops.training))
-    steps = Steps(
-        float(D[0]),
-        float(D[1]),
-        own["K"] if K is None else K,
-        own["dt"],
-        own["dx"],
-        own["dy"],
-        own["boundary"],
-        own["flow_sign"],
-        source is not None,
-        own["h_prev"] == "input",
-        maps.act,
-    )
+    D_x, D_y, *spacings = (float(cast(float, q)) for q in numbers)
+    roles = (source is not None, own["h_prev"] == "input")
+    steps = Steps(D_x, D_y, K, *spacings, own["boundary"], own["flow_sign"], *roles, maps.act)
     return Arguments(maps.convs, maps.norms, cast(nn.BatchNorm2d, norm), steps, output_act, own["residual"] and keeps)
 
 
 def coefficient_pairs(velocity: nn.Module, diffusion: nn.Module, h: Tensor) -> tuple[Pair, Pair]:
     """`(u, v)` and `(D_x, D_y)`; in training by one operator where it stands for both, or for one."""
     for pairs in ((velocity, diffusion), (velocity,), (diffusion,)) if _runs_now(h) and _trains_now(h) else ():
-        found = _maps(cast(Sequence[LearnedPair], pairs), h.shape[1], h.dtype)
+        found = _maps(pairs, h.shape[1], h.dtype)
         if found is None or not all(norm.training for norm in found.norms):
             continue
-        gamma, beta, eps = _scales(found.norms, h, h.shape[1])
-        maps, mean, var = _OPS.depthwise_norm(
-            h, _stencils(found.convs), _biases(found.convs), gamma, beta, eps, found.act
-        )
+        scales = _scales(found.norms, h, h.shape[1])
+        maps, mean, var = _OPS.depthwise_norm(h, _stencils(found.convs), _biases(found.convs), *scales, found.act)
         _count(found.norms, mean, var, h)
         if len(pairs) == 2:
             return (maps[0], maps[1]), (maps[2], maps[3])
-        other = diffusion(h) if pairs == (velocity,) else velocity(h)
-        return (tuple(maps), other) if pairs == (velocity,) else (other, tuple(maps))
+        return (tuple(maps), diffusion(h)) if pairs == (velocity,) else (velocity(h), tuple(maps))
     return velocity(h), diffusion(h)
 
 
@@ -254,7 +239,7 @@ class _Maps(NamedTuple):
     dtype: torch.dtype
 
 
-def _maps(pairs: Sequence[LearnedPair], C: int, dtype: torch.dtype | None) -> _Maps | None:
+def _maps(pairs: Sequence[nn.Module | None], C: int, dtype: torch.dtype | None) -> _Maps | None:
     """The parts of the pairs if all are depth-wise, of one activation and one size of stencils; else None."""
     convs: list[Any] = []
     norms: list[Any] = []
@@ -287,8 +272,7 @@ def _runs_now(h: Tensor) -> bool:
         and h.dtype is torch.float32
         and h.device.type in ("cpu", "cuda")
         and h.layout is torch.strided
-        and forward_ad._current_level < 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not in_transform()
         and torch._C._get_tracing_state() is None
         and not torch.is_autocast_enabled(h.device.type)
         and not any(_GLOBAL_HOOKS)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pdecnn.kernels.library import BOUNDARIES
+from pdecnn.kernels.library import BOUNDARIES, is_interleaved
 
 MOST_STEPS = 10000
 ACTIVATIONS: dict[str, Any] = {
@@ -57,24 +57,16 @@ STEPS = (
 
 def layout(h: Tensor) -> torch.memory_format:
     """The order of all maps: channels side by side where those of `h` are, else planes one after another."""
-    interleaved = h.shape[1] > 1 and h.stride(1) == 1 and not h.is_contiguous()
-    return torch.channels_last if interleaved else torch.contiguous_format
+    return torch.channels_last if is_interleaved(h) and not h.is_contiguous() else torch.contiguous_format
+
+
+def in_order(q: Tensor, h: Tensor) -> Tensor:
+    """A copy of `q` in the order of `h`, unless it is so."""
+    return q.contiguous(memory_format=layout(h))
 
 
 def check_steps(name: str, h: Tensor, x: Tensor | None, weight: Tensor, steps: Steps) -> None:
     """A ValueError if the steps cannot be made."""
-    ok = (
-        1 <= steps.K <= MOST_STEPS
-        and steps.dt > 0 < steps.dx
-        and steps.dy > 0
-        and steps.boundary in BOUNDARIES
-        and steps.coefficient_act in ACTIVATIONS
-        and steps.flow_sign in (1, -1)
-        and (x is None or x is h or (x.shape == h.shape and x.dtype == h.dtype and x.device == h.device))
-        and (len(weight) == 4 or (len(weight) == 2 and steps.D_x >= 0 <= steps.D_y))
-    )
-    if ok:
-        return
     if x is not None and (x.shape, x.dtype, x.device) != (h.shape, h.dtype, h.device):
         kinds = (f"{q.dtype} of shape {tuple(q.shape)} on {q.device}" for q in (h, x))
         raise ValueError(f"{name}: expected x like h, {next(kinds)}, got {next(kinds)}.")
@@ -89,7 +81,8 @@ def check_steps(name: str, h: Tensor, x: Tensor | None, weight: Tensor, steps: S
             raise _not_one_of(name, part, getattr(steps, part), valid)
     if len(weight) not in (2, 4):
         raise ValueError(f"{name}: expected 2 stencils (u, v) or 4 (u, v, D_x, D_y), got {len(weight)}.")
-    raise ValueError(f"{name}: D_x and D_y must not be negative, got {steps.D_x} and {steps.D_y}.")
+    if len(weight) == 2 and min(steps.D_x, steps.D_y) < 0:
+        raise ValueError(f"{name}: D_x and D_y must not be negative, got {steps.D_x} and {steps.D_y}.")
 
 
 def check_maps(name: str, h: Tensor, weight: Tensor | None, **others: Tensor | None) -> None:

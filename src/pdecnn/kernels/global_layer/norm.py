@@ -16,9 +16,9 @@ from torch.nn.functional import batch_norm, conv2d
 from torch.utils.flop_counter import register_flop_formula
 
 from pdecnn.kernels.advection_diffusion.op import _autograd_kernels
-from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, check_act, check_maps, layout
+from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, check_act, check_maps, in_order
 from pdecnn.kernels.global_layer.op import stencil_macs
-from pdecnn.kernels.library import LIBRARY, TAGS
+from pdecnn.kernels.library import LIBRARY, TAGS, like
 
 _ARGUMENTS = "Tensor h, Tensor? weight, Tensor? bias, Tensor gamma, Tensor beta, float[] eps, str act"
 LIBRARY.define(f"depthwise_norm({_ARGUMENTS}) -> (Tensor[] maps, Tensor mean, Tensor var)", tags=TAGS)
@@ -79,8 +79,7 @@ def forward_default(*arguments: Any) -> Maps:
     norms = Norms(*arguments)
     norms.check()
     moments = [torch.var_mean(q, (0, 2, 3), correction=0) for q in norms.before()]
-    order = layout(norms.h)
-    maps = [torch.empty_like(q, memory_format=order).copy_(q) for q in norms.maps()]
+    maps = [in_order(q, norms.h) for q in norms.maps()]
     return maps, torch.stack([mean for _, mean in moments]), torch.stack([var for var, _ in moments])
 
 
@@ -94,7 +93,7 @@ def backward_default(grads: Sequence[Tensor], mean: Tensor, var: Tensor, *argume
         leaves = [h, gamma, beta] if weight is None else [h, gamma, beta, weight]
         grad_h, grad_gamma, grad_beta, *rest = torch.autograd.grad(maps, leaves, list(grads))
     grad_weight = rest[0].contiguous() if rest else h.new_empty(0)
-    return torch.empty_like(h, memory_format=layout(h)).copy_(grad_h), grad_weight, grad_gamma, grad_beta
+    return in_order(grad_h, h), grad_weight, grad_gamma, grad_beta
 
 
 LIBRARY.impl("depthwise_norm", forward_default, "CompositeExplicitAutograd")
@@ -104,7 +103,7 @@ LIBRARY.impl("depthwise_norm_backward", backward_default, "CompositeExplicitAuto
 @torch.library.register_fake("pdecnn::depthwise_norm", lib=LIBRARY)
 def _forward_fake(*arguments: Any) -> Maps:
     norms = Norms(*arguments)
-    maps = [torch.empty_like(norms.h, memory_format=layout(norms.h)) for _ in range(len(norms.gamma))]
+    maps = [like(norms.h) for _ in range(len(norms.gamma))]
     return maps, norms.gamma.new_empty(norms.gamma.shape), norms.gamma.new_empty(norms.gamma.shape)
 
 
@@ -112,7 +111,7 @@ def _forward_fake(*arguments: Any) -> Maps:
 def _backward_fake(grads: Any, mean: Any, var: Any, *arguments: Any) -> Gradients:
     h, weight, _, gamma, *_ = Norms(*arguments)
     grad_weight = h.new_empty(0 if weight is None else weight.shape)
-    grad_h = torch.empty_like(h, memory_format=layout(h))
+    grad_h = like(h)
     return grad_h, grad_weight, gamma.new_empty(gamma.shape), gamma.new_empty(gamma.shape)
 
 

@@ -21,9 +21,9 @@ from pdecnn.kernels.global_layer.arguments import (
     check_act,
     check_maps,
     check_steps,
-    layout,
+    in_order,
 )
-from pdecnn.kernels.library import LIBRARY, TAGS
+from pdecnn.kernels.library import LIBRARY, TAGS, like
 
 LIBRARY.define(
     f"global_layer(Tensor h, Tensor x, Tensor weight, Tensor bias, Tensor scale, Tensor shift, {STEPS}, bool residual, "
@@ -32,32 +32,17 @@ LIBRARY.define(
 )
 
 
-def check(
-    h: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    steps: Steps,
-    output_act: str,
-) -> None:
-    """A ValueError if the arguments do not fit together."""
-    check_maps("global_layer", h, weight, bias=bias, scale=scale, shift=shift)
-    check_steps("global_layer", h, x, weight, steps)
-    check_act("global_layer", "output_act", output_act)
-
-
 def default(h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any) -> Tensor:
     """The layer operator by operator."""
     steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
-    check(h, x, weight, bias, scale, shift, steps, output_act)
+    check_maps("global_layer", h, weight, bias=bias, scale=scale, shift=shift)
+    check_steps("global_layer", h, x, weight, steps)
+    check_act("global_layer", "output_act", output_act)
     act, pad = ACTIVATIONS[steps.coefficient_act], weight.shape[-1] // 2
     maps = [act(conv2d(h, w[:, None], b, padding=pad, groups=h.shape[1])) for w, b in zip(weight, bias, strict=True)]
     h_K = torch.ops.pdecnn.advection_diffusion(*steps.solve(h, x, maps))
     out = ACTIVATIONS[output_act](h_K * scale.view(-1, 1, 1) + shift.view(-1, 1, 1))
-    out = out + x if residual else out
-    return torch.empty_like(h, memory_format=layout(h)).copy_(out)
+    return in_order(out + x if residual else out, h)
 
 
 LIBRARY.impl("global_layer", default, "CompositeExplicitAutograd")
@@ -65,7 +50,7 @@ LIBRARY.impl("global_layer", default, "CompositeExplicitAutograd")
 
 @torch.library.register_fake("pdecnn::global_layer", lib=LIBRARY)
 def _fake(h: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(h, memory_format=layout(h))
+    return like(h)
 
 
 @register_flop_formula(torch.ops.pdecnn.global_layer)

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from pdecnn.kernels.advection_diffusion import op as solver
-from pdecnn.kernels.global_layer.arguments import STEPS, Steps, check_steps, layout
+from pdecnn.kernels.global_layer.arguments import STEPS, Steps, check_steps, in_order
 from pdecnn.kernels.global_layer.norm import Norms, refuse_double_backward, zeros_like
 from pdecnn.kernels.global_layer.op import stencil_macs
-from pdecnn.kernels.library import LIBRARY, TAGS
+from pdecnn.kernels.library import LIBRARY, TAGS, like
 
 _ARGUMENTS = f"Tensor h, Tensor? x, Tensor weight, Tensor? bias, Tensor gamma, Tensor beta, float[] eps, {STEPS}"
 LIBRARY.define(f"global_training({_ARGUMENTS}) -> (Tensor out, Tensor mean, Tensor var)", tags=TAGS)
@@ -65,7 +65,7 @@ def forward_default(*arguments: Any) -> Result:
     call.check()
     maps, mean, var = torch.ops.pdecnn.depthwise_norm(*call.norms)
     out = torch.ops.pdecnn.advection_diffusion(*call.problem(maps))
-    return torch.empty_like(out, memory_format=layout(call.h)).copy_(out), mean, var
+    return in_order(out, call.h), mean, var
 
 
 def backward_default(grad: Tensor, mean: Tensor, var: Tensor, *arguments: Any) -> Gradients:
@@ -85,10 +85,9 @@ def backward_default(grad: Tensor, mean: Tensor, var: Tensor, *arguments: Any) -
     if f is not None:
         to_x += to_f
     grad_h = to_h + through if x is not None else to_h + through + to_x
-    order = layout(h)
-    grad_x = h.new_empty(0) if x is None else torch.empty_like(h, memory_format=order).copy_(to_x)
+    grad_x = h.new_empty(0) if x is None else in_order(to_x, h)
     grad_weight, grad_gamma, grad_beta = to_norms
-    return torch.empty_like(h, memory_format=order).copy_(grad_h), grad_x, grad_weight, grad_gamma, grad_beta
+    return in_order(grad_h, h), grad_x, grad_weight, grad_gamma, grad_beta
 
 
 LIBRARY.impl("global_training", forward_default, "CompositeExplicitAutograd")
@@ -97,17 +96,16 @@ LIBRARY.impl("global_training_backward", backward_default, "CompositeExplicitAut
 
 @torch.library.register_fake("pdecnn::global_training", lib=LIBRARY)
 def _forward_fake(h: Tensor, x: Any, weight: Any, bias: Any, gamma: Tensor, *_: Any) -> Result:
-    return torch.empty_like(h, memory_format=layout(h)), gamma.new_empty(gamma.shape), gamma.new_empty(gamma.shape)
+    return like(h), gamma.new_empty(gamma.shape), gamma.new_empty(gamma.shape)
 
 
 @torch.library.register_fake("pdecnn::global_training_backward", lib=LIBRARY)
 def _backward_fake(
     grad: Any, mean: Any, var: Any, h: Tensor, x: Tensor | None, weight: Tensor, bias: Any, gamma: Tensor, *_: Any
 ) -> Gradients:
-    order = layout(h)
-    grad_x = h.new_empty(0) if x is None else torch.empty_like(h, memory_format=order)
+    grad_x = h.new_empty(0) if x is None else like(h)
     to_norms = (gamma.new_empty(gamma.shape), gamma.new_empty(gamma.shape))
-    return torch.empty_like(h, memory_format=order), grad_x, h.new_empty(weight.shape), *to_norms
+    return like(h), grad_x, h.new_empty(weight.shape), *to_norms
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
