@@ -26,8 +26,7 @@ class PlanarBlock {
       rows(m, [&](int64_t y, int64_t many) { transpose(at(m) + y * m.sy, m.sx, planes + y * W_, plane_, many, channels_); });
     else
       for (int64_t c = 0; c < channels_; ++c)
-        for (int64_t y = 0; y < H_; ++y)
-          read_strided(planes + c * plane_ + y * W_, at(m) + c * m.sc + y * m.sy, m.sx, W_);
+        for (int64_t y = 0; y < H_; ++y) read_strided(planes + c * plane_ + y * W_, at(m) + c * m.sc + y * m.sy, m.sx, W_);
     return to;
   }
   // Room for a result, and taking it back.
@@ -45,8 +44,7 @@ class PlanarBlock {
       rows(m, [&](int64_t y, int64_t many) { transpose(planes + y * W_, plane_, at(m) + y * m.sy, m.sx, channels_, many); });
     else
       for (int64_t c = 0; c < channels_; ++c)
-        for (int64_t y = 0; y < H_; ++y)
-          write_strided(at(m) + c * m.sc + y * m.sy, m.sx, planes + c * plane_ + y * W_, W_);
+        for (int64_t y = 0; y < H_; ++y) write_strided(at(m) + c * m.sc + y * m.sy, m.sx, planes + c * plane_ + y * W_, W_);
   }
   // The block's part of numbers that there is one of for each plane.
   Gradient write(const Gradient& g, int64_t C) {

@@ -71,7 +71,8 @@ Status by_dtype(int64_t dtype, const F& f) {
 template <class A>
 Status march_forward(const ForwardCall& call, const Storage<A>& storage) {
   const March<A> march(call.problem, storage, false);
-  return march.each_group([&](const Group& g, const RowLayout& l, const Kept<A>& kept) { march.forward(g, l, kept, call.out); });
+  return march.each_group(
+      [&](const Group& g, const RowLayout& l, const Kept<A>& kept) { march.forward(g, l, kept, call.out); });
 }
 
 template <class A>
@@ -88,7 +89,8 @@ Status advection_diffusion(const ForwardCall& call) {
     if (p.dtype == kBFloat16) return forward_blocks<bfloat16>(call, *solver);
     if (!in_rows(p) || call.out.sx != 1) return forward_blocks<float>(call, *solver);
     const Scheme<float> q(p);
-    return for_each_plane(p, solver->forward_numbers(p.H), [&](const PlaneIndex& i, float* to) { solver->forward(call, q, i, to); });
+    return for_each_plane(p, solver->forward_numbers(p.H),
+                          [&](const PlaneIndex& i, float* to) { solver->forward(call, q, i, to); });
   }
   return by_dtype(p.dtype, [&](const auto& storage) { return march_forward(call, storage); });
 }

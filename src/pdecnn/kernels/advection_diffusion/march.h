@@ -16,9 +16,7 @@
 
 namespace PDECNN_NS {
 
-PDECNN_INLINE int64_t actual_row(int64_t virtual_row, int64_t H) {
-  return virtual_row < H ? virtual_row : virtual_row % H;
-}
+PDECNN_INLINE int64_t actual_row(int64_t virtual_row, int64_t H) { return virtual_row < H ? virtual_row : virtual_row % H; }
 
 // The rows kept of one group: `per_slot` rows of numbers for each slot, and `extra` ones. The first `reserved` rows of the
 // planes stay in a slot of their own, the others share a ring of one more.
@@ -175,7 +173,8 @@ class March {
 
   // Row y of the fields: its states and weights. Rows come in the order 0, 1, 2, ...
   void read(int64_t y, const Group& g, const RowLayout& l, const Kept<A>& kept) const {
-    A *h = kept.at(y, state(0)), *h_prev = kept.at(y, state(-1)), *u = kept.extra(kU), *D_x = kept.extra(kD_x), *D_y = kept.extra(kD_y);
+    A *h = kept.at(y, state(0)), *h_prev = kept.at(y, state(-1)), *u = kept.extra(kU), *D_x = kept.extra(kD_x),
+      *D_y = kept.extra(kD_y);
     const int64_t n = l.length, e = l.lanes;
     storage_.load(h, p_.h, g, l, y);
     if (p_.h_prev.data == nullptr) std::memcpy(h_prev, h, size_t(n) * sizeof(A));
@@ -246,7 +245,8 @@ class March {
     }
     const Weights<A*> w = kept.weights(y);
     const Sums<A*> sums = sums_of(y, kept);
-    const A *h = kept.at(y, state(k)), *h_prev = kept.at(y, state(k - 1)), *h_next = kept.at(y, state(k + 1)), *G = kept.at(y, from);
+    const A *h = kept.at(y, state(k)), *h_prev = kept.at(y, state(k - 1)), *h_next = kept.at(y, state(k + 1)),
+            *G = kept.at(y, from);
     A* to = kept.at(y, kG + k % 2);
     PDECNN_VECTORIZE
     for (int64_t i = 0; i < n; ++i) {

@@ -53,12 +53,14 @@ struct Resident {
   }
 
   // Reads a plane: its weights, h^0 and h^{-1}; r too if it is wanted.
-  static void read(const Scheme<float>& q, const Problem& p, const PlaneIndex& plane, float* to, float* r, float* h, float* h_prev) {
+  static void read(const Scheme<float>& q, const Problem& p, const PlaneIndex& plane, float* to, float* r, float* h,
+                   float* h_prev) {
     const Plane in_h(p.h, plane), in_h_prev(p.h_prev, plane), in_u(p.u, plane), in_v(p.v, plane), in_D_x(p.D_x, plane),
         in_D_y(p.D_y, plane), in_f(p.f, plane);
     R v_ym = in_v.read(p.H - 1), v = in_v.read(0);
     for (int64_t y = 0; y < p.H; ++y, to += kWeights * n) {
-      const R v_yp = in_v.read(y + 1 < p.H ? y + 1 : 0), row = in_h.read(y), u = in_u.read(y), u_xp = u.next(), u_xm = u.previous();
+      const R v_yp = in_v.read(y + 1 < p.H ? y + 1 : 0), row = in_h.read(y), u = in_u.read(y), u_xp = u.next(),
+              u_xm = u.previous();
       const R D_x = in_D_x.read(y), D_y = in_D_y.read(y), f = in_f ? in_f.read(y) : R::all(0);
       row.store(h + y * n);
       (in_h_prev ? in_h_prev.read(y) : row).store(h_prev + y * n);
@@ -128,11 +130,10 @@ struct Resident {
     for (int64_t k = 1; k <= K; ++k) step_plane(w, h(k - 1), h(k - 2), h(k), H);
     const Plane grad(call.grad_out, plane);
     for (int64_t y = 0; y < H; ++y) grad.read(y).store(G(K) + y * n);
-    for (int64_t k = K - 1; k >= 0; --k)
-      adjoint_plane(w, G(k + 1), k + 2 <= K ? G(k + 2) : zeros, k + 2 <= K ? n : 0, G(k), H);
+    for (int64_t k = K - 1; k >= 0; --k) adjoint_plane(w, G(k + 1), k + 2 <= K ? G(k + 2) : zeros, k + 2 <= K ? n : 0, G(k), H);
 
-    const PlaneGradient to_h(call.h, p, plane), to_h_prev(call.h_prev, p, plane), to_u(call.u, p, plane), to_v(call.v, p, plane),
-        to_D_x(call.D_x, p, plane), to_D_y(call.D_y, p, plane), to_f(call.f, p, plane);
+    const PlaneGradient to_h(call.h, p, plane), to_h_prev(call.h_prev, p, plane), to_u(call.u, p, plane),
+        to_v(call.v, p, plane), to_D_x(call.D_x, p, plane), to_D_y(call.D_y, p, plane), to_f(call.f, p, plane);
     const bool one_start = p.h_prev.data == nullptr;
     for (int64_t y = 0; y < H; ++y) {
       const int64_t here = y * n, up = (y + 1 < H ? y + 1 : 0) * n, down = (y > 0 ? y - 1 : H - 1) * n;
@@ -141,8 +142,8 @@ struct Resident {
         Sums<V> s{};
         for (int64_t k = K - 1; k >= 0; --k) {
           const float* h_k = h(k);
-          const Around<V> around{R::vector(h_k + here, i), R::next(h_k + here, i), R::previous(h_k + here, i), R::vector(h_k + up, i),
-                                 R::vector(h_k + down, i)};
+          const Around<V> around{R::vector(h_k + here, i), R::next(h_k + here, i), R::previous(h_k + here, i),
+                                 R::vector(h_k + up, i), R::vector(h_k + down, i)};
           s.add(R::vector(G(k + 1) + here, i), around, R::vector(h(k - 1) + here, i), R::vector(h(k + 1) + here, i));
         }
         const V R_i = R::vector(r + here, i);
@@ -161,7 +162,8 @@ struct Resident {
       const int64_t here = y * n, up = (y + 1 < H ? y + 1 : 0) * n, down = (y > 0 ? y - 1 : H - 1) * n;
       R of_u, of_v;
       for (int i = 0; i < R::kVectors; ++i) {
-        const V R_i = R::vector(r + here, i), A_x = R::vector(waiting + size + here, i), A_y = R::vector(waiting + 2 * size + here, i);
+        const V R_i = R::vector(r + here, i), A_x = R::vector(waiting + size + here, i),
+                A_y = R::vector(waiting + 2 * size + here, i);
         of_u.v[i] = gradient_of_u(q, R_i, A_x, R::previous(waiting + here, i), R::next(waiting + here, i));
         of_v.v[i] = gradient_of_v(q, R_i, A_y, R::vector(waiting + down, i), R::vector(waiting + up, i));
       }

@@ -36,16 +36,17 @@ inline bool has_rows(const Map& m) { return m.data == nullptr || m.sx == 1 || m.
 // Runs `solve(plane, scratch)` over all planes with one scratch of `numbers` per thread.
 template <class Solve>
 Status for_each_plane(const Problem& p, int64_t numbers, const Solve& solve) {
-  return parallel_for(p.N * p.C, grain(p.H * p.W * p.K), size_t(numbers) * sizeof(float), [&](int64_t begin, int64_t end, char* to) {
-    PlaneIndex i{begin / p.C, begin % p.C, 0, 0};
-    for (; begin < end; ++begin) {
-      const bool wraps = i.c + 1 == p.C, last = begin + 1 == end;
-      i.next_n = !last && wraps ? 1 : 0;
-      i.next_c = last ? 0 : wraps ? 1 - p.C : 1;
-      solve(i, reinterpret_cast<float*>(to));
-      i.n += i.next_n, i.c += i.next_c;
-    }
-  });
+  return parallel_for(p.N * p.C, grain(p.H * p.W * p.K), size_t(numbers) * sizeof(float),
+                      [&](int64_t begin, int64_t end, char* to) {
+                        PlaneIndex i{begin / p.C, begin % p.C, 0, 0};
+                        for (; begin < end; ++begin) {
+                          const bool wraps = i.c + 1 == p.C, last = begin + 1 == end;
+                          i.next_n = !last && wraps ? 1 : 0;
+                          i.next_c = last ? 0 : wraps ? 1 - p.C : 1;
+                          solve(i, reinterpret_cast<float*>(to));
+                          i.n += i.next_n, i.c += i.next_c;
+                        }
+                      });
 }
 
 }  // namespace PDECNN_NS

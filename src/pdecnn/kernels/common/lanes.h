@@ -67,7 +67,6 @@ PDECNN_INLINE void write_numbers(T* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT
   for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i]);
 }
 
-
 // A row of numbers that are `stride` apart in memory; the usual widths are known to the compiler.
 template <class T, class A>
 PDECNN_INLINE void read_strided(A* to, const T* from, int64_t stride, int64_t n) {

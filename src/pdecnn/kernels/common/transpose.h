@@ -55,12 +55,14 @@ void transpose(const From* from, int64_t from_stride, To* to, int64_t to_stride,
 #if defined(__GNUC__)
   if constexpr (is_float<From> && is_float<To>) {
     tiled_rows = rows, tiled_columns = columns;
-    if (rows >= kBlock && columns >= kBlock) transpose_tiles<kBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
+    if (rows >= kBlock && columns >= kBlock)
+      transpose_tiles<kBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
     else transpose_tiles<kHalfBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
   }
 #endif
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = i < tiled_rows ? tiled_columns : 0; j < columns; ++j) narrow(widen(from[i * from_stride + j]), to[j * to_stride + i]);
+    for (int64_t j = i < tiled_rows ? tiled_columns : 0; j < columns; ++j)
+      narrow(widen(from[i * from_stride + j]), to[j * to_stride + i]);
 }
 
 }  // namespace PDECNN_NS

@@ -101,16 +101,16 @@ struct VectorRow {
     return r;
   }
 
-#define PDECNN_ROW_OPERATOR(op)                                                       \
+#define PDECNN_ROW_OPERATOR(op)                                                        \
   friend PDECNN_INLINE VectorRow operator op(const VectorRow& a, const VectorRow& b) { \
-    VectorRow r;                                                                      \
-    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] op b.v[i];                     \
-    return r;                                                                         \
-  }                                                                                   \
-  friend PDECNN_INLINE VectorRow operator op(A a, const VectorRow& b) {               \
-    VectorRow r;                                                                      \
-    for (int i = 0; i < kVectors; ++i) r.v[i] = a op b.v[i];                          \
-    return r;                                                                         \
+    VectorRow r;                                                                       \
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] op b.v[i];                      \
+    return r;                                                                          \
+  }                                                                                    \
+  friend PDECNN_INLINE VectorRow operator op(A a, const VectorRow& b) {                \
+    VectorRow r;                                                                       \
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a op b.v[i];                           \
+    return r;                                                                          \
   }
   PDECNN_ROW_OPERATOR(+)
   PDECNN_ROW_OPERATOR(-)

@@ -42,12 +42,14 @@ struct Planes {
   void spread(A* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t many) const {
     for (int64_t r = 0; r < many; ++r)
       if (stride == 1) std::memcpy(to + r * P, from + r * W, sizeof(A) * size_t(W));
-      else for (int64_t x = 0; x < Wo; ++x) to[2 * x] = from[x];
+      else
+        for (int64_t x = 0; x < Wo; ++x) to[2 * x] = from[x];
   }
   void collect(A* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t many) const {
     for (int64_t r = 0; r < many; ++r)
       if (stride == 1) std::memcpy(to + r * W, from + r * P, sizeof(A) * size_t(W));
-      else for (int64_t x = 0; x < Wo; ++x) to[x] = from[2 * x];
+      else
+        for (int64_t x = 0; x < Wo; ++x) to[x] = from[2 * x];
   }
 
   // All F derivatives on a chunk of rows whose first is `padded` (already at the row of the stencil's top).

@@ -23,8 +23,7 @@ class Filter {
  public:
   using A = arithmetic_t<T>;
 
-  explicit Filter(const Problem& p)
-      : p_(p), y_{p.H}, x_{p.W}, size_(p.H * p.stride), arena_(size_t(size_) * sizeof(A) * 8) {
+  explicit Filter(const Problem& p) : p_(p), y_{p.H}, x_{p.W}, size_(p.H * p.stride), arena_(size_t(size_) * sizeof(A) * 8) {
     for (int i = 0; i < 8; ++i) buffer_[i] = reinterpret_cast<A*>(arena_.data()) + i * size_;
   }
   bool ok() const { return arena_.ok(); }
@@ -97,8 +96,7 @@ class Filter {
     constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
     if (p_.stride * int64_t(sizeof(A)) % kVectorBytes == 0)
       product<Lanes<A, kVectorBytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
-    else
-      product<Lanes<A, narrow_bytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
+    else product<Lanes<A, narrow_bytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
   }
 
   // The matrix `rows` of an axis takes sums of pixels j and n - j to cosines, and their differences to sines: two
