@@ -38,7 +38,7 @@ def test_steps_equal_the_scheme(H, W, K, boundary, kind, source, previous, seed)
     options = {"K": K, "dt": 0.3, "dx": 0.9, "dy": 1.2, "boundary": boundary}
     f, h_prev = (f if source else None), (h_prev if previous else None)
     expected = reference.advection_diffusion(h, u, v, D_x, D_y, f, h_prev=h_prev, **options)
-    got = portable.advection_diffusion_maps(h, h_prev, u, v, D_x, D_y, f, K, 0.3, 0.9, 1.2, boundary)
+    got = portable.advection_diffusion(h, h_prev, u, v, D_x, D_y, f, K, 0.3, 0.9, 1.2, boundary)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -124,9 +124,10 @@ def test_elimination_solves_positive_systems(m, seed):
 
 
 def test_a_layer_with_two_names_is_prepared_once():
+    from pdecnn.layers.fused_global import FusedGlobalLayer
+
     from pdecnn.deploy.modules import prepare
     from pdecnn.layers import GlobalLayer
-    from pdecnn.layers.fused_global import FusedGlobalLayer
 
     layer = GlobalLayer(4).eval()
     prepared = prepare(nn.Sequential(layer, nn.ReLU(), layer))

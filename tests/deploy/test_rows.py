@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdecnn import reference
-from pdecnn.deploy import rows
+from pdecnn.deploy import portable, rows
 from pdecnn.layers import GlobalLayer
-from pdecnn.layers.fused_global import FusedGlobalLayer
+from pdecnn.layers.global_fusion import FusedGlobalLayer
 
 KINDS = st.sampled_from(["map", "channel", "number"])
 
@@ -20,10 +20,11 @@ def rand(*shape, seed=0):
 @given(N=st.integers(1, 3), C=st.integers(1, 4), H=st.integers(1, 5), W=st.integers(1, 5))
 def test_rows_and_back(N, C, H, W):
     q = rand(N, C, H, W)
-    held = rows.to_rows(q, W)
+    grid = rows.Rows(q)
+    held = grid.hold(q)
     assert held.shape == (N, H, W * C)
     assert torch.equal(held.view(N, H, W, C)[0, H - 1, W - 1], q[0, :, H - 1, W - 1])
-    assert torch.equal(rows.from_rows(held, C), q)
+    assert torch.equal(grid.release(held), q)
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,7 +46,7 @@ def test_steps_equal_the_scheme(H, W, K, boundary, kinds, source, previous, seed
     f = {"none": None, "state": h, "previous": h_prev, "other": other}[source]
     options = {"K": K, "dt": 0.3, "dx": 0.9, "dy": 1.2, "boundary": boundary}
     expected = reference.advection_diffusion(h, u, v, D_x, D_y, f, h_prev=h_prev, **options)
-    got = rows.advection_diffusion(h, h_prev, u, v, D_x, D_y, f, *options.values())
+    got = portable.advection_diffusion(h, h_prev, u, v, D_x, D_y, f, *options.values(), grid_of=rows.Rows)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -57,6 +58,9 @@ def test_steps_equal_the_scheme(H, W, K, boundary, kinds, source, previous, seed
         {},
         {"flow_sign": -1, "h_prev": "init", "dx": 2, "dy": 0.5},
         {"act_layer": torch.nn.ReLU6},
+        {"act_layer": torch.nn.Tanh, "residual": True},
+        {"act_layer": torch.nn.Hardtanh, "flow_sign": -1},
+        {"source": "none", "residual": True, "init": torch.nn.Conv2d(3, 3, 1)},
         {"boundary": "neumann"},
         {"init": torch.nn.Conv2d(3, 3, 1)},
     ],
@@ -69,6 +73,6 @@ def test_a_whole_layer_equals_the_operator(options, diffusion, kernel_size):
             p.copy_(torch.rand_like(p) - 0.3)
         fused, x = FusedGlobalLayer(layer), torch.rand(2, 3, 4, 5)
         expected = layer(x)
-        with rows.portable.InPlaceOf(rows.TABLE):
+        with portable.InPlaceOf(rows.TABLE):
             got = fused(x)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)

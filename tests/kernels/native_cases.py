@@ -11,12 +11,10 @@ from solver_cases import BOUNDARIES, DTYPES, LAYOUTS, compare, fields
 
 from pdecnn import functional, kernels, reference
 from pdecnn.functional import shared_stencils as shared_expand
-from pdecnn.kernels.depthwise_norm import op as norm_op
-from pdecnn.kernels.global_layer.op import _default
-from pdecnn.kernels.global_training import op as training_op
+from pdecnn.kernels.global_layer import norm, op, training
 from pdecnn.kernels.spectral_filter import choice
 from pdecnn.layers import GlobalLayer
-from pdecnn.layers.fused_global import fold, run_fused
+from pdecnn.layers.global_fusion import covered
 
 
 def randn(*shape, seed=0):
@@ -50,9 +48,11 @@ def check_global_layer(_):
         for h_layout, x_layout in product(LAYOUTS, ("contiguous", "channels_last")):
             layouts = [h_layout, x_layout] + ["contiguous"] * 5
             h, x = fields((2, C, 4, W), torch.float32, layouts)[:2]
-            folded = fold(layer)
-            expected = _default(h, x, *folded[:-1], *folded[-1])
-            torch.testing.assert_close(run_fused(h, x, folded), expected, rtol=1e-5, atol=1e-5)
+            found = covered(layer)
+            expected = op.default(h, x, *found.fold(), *found.steps, False, found.output_act)
+            torch.testing.assert_close(found.infer(h, x), expected, rtol=1e-5, atol=1e-5)
+    _norms()
+    _training()
 
 
 def same(room_function, reference_function, tensors, *arguments):
@@ -77,7 +77,7 @@ def check_depthwise(_):
     same(functional.depthwise, reference.depthwise, (randn(0, 3, 4, 4), randn(3, 3, 3)), "periodic")
 
 
-def check_depthwise_norm(_):
+def _norms():
     for i, (H, W, kind) in enumerate(product((1, 4, 9), (1, 8, 19, 32), ((1, 1), (2, 3), (4, 3), (2, 5), (4, 5)))):
         M, k = kind
         C = (1, 3, 18)[i % 3]
@@ -85,26 +85,38 @@ def check_depthwise_norm(_):
         h = randn(3, C, H, W).contiguous(memory_format=(torch.contiguous_format, torch.channels_last)[i // 3 % 2])
         arguments = (h, weight, None, randn(M, C, seed=2), randn(M, C, seed=3), [0.1] * M, "identity")
         maps, mean, var = torch.ops.pdecnn.depthwise_norm(*arguments)
-        torch.testing.assert_close((maps, mean, var), norm_op._forward_reference(*arguments), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((maps, mean, var), norm.forward_default(*arguments), rtol=1e-4, atol=1e-4)
         grads = [randn(*h.shape, seed=4 + m).contiguous() for m in range(M)]
         found = torch.ops.pdecnn.depthwise_norm_backward(grads, mean, var, *arguments)
-        expected = norm_op._backward_reference(grads, mean, var, *arguments)
+        expected = norm.backward_default(grads, mean, var, *arguments)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 
-def check_global_training(_):
+def _training():
     for i, (H, W, k) in enumerate(product((1, 4, 9), (7, 8, 19, 28), (3, 5))):
         C, M, layout = (1, 3, 18)[i % 3], (2, 4)[i % 2], (torch.contiguous_format, torch.channels_last)[i // 3 % 2]
         h, x = (0.3 * randn(3, C, H, W, seed=s).contiguous(memory_format=layout) for s in (0, 1))
         x = x if i % 4 else None
         parameters = (randn(M, C, k, k, seed=1), None, 0.2 * randn(M, C, seed=2), 0.3 * randn(M, C, seed=3), [0.1] * M)
         roles = (i % 3 > 0, x is not None and i // 2 % 2 == 0)
-        arguments = (h, x, *parameters, "relu6", () if M == 4 else (0.5, 0.7), 1 + i % 3, 0.1, 1.0, 1.1, *roles)
+        steps = (
+            0.5,
+            0.7,
+            1 + i % 3,
+            0.1,
+            1.0,
+            1.1,
+            "periodic",
+            (1, -1)[i // 4 % 2],
+            *roles,
+            ("relu6", "tanh")[i // 5 % 2],
+        )
+        arguments = (h, x, *parameters, *steps)
         out, mean, var = torch.ops.pdecnn.global_training(*arguments)
-        torch.testing.assert_close((out, mean, var), training_op._forward_default(*arguments), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((out, mean, var), training.forward_default(*arguments), rtol=1e-4, atol=1e-4)
         grad = randn(3, C, H, W, seed=4)
         found = torch.ops.pdecnn.global_training_backward(grad, mean, var, *arguments)
-        expected = training_op._backward_default(grad, mean, var, *arguments)
+        expected = training.backward_default(grad, mean, var, *arguments)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 

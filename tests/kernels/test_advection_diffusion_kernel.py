@@ -338,3 +338,81 @@ def test_bad_arguments_are_refused_at_the_front_door(change, error, message):
     good = {"h": torch.zeros(2, 3, 4, 5), "u": 0.0, "v": 0.0, "D_x": 1.0, "D_y": 1.0}
     with pytest.raises(error, match="^" + re.escape(f"advection_diffusion: {message}")):
         functional.advection_diffusion(**(good | change))
+
+
+GOOD = (torch.zeros(2, 3, 4, 5), None, *[torch.tensor(0.5)] * 4, None, 2, 0.2, 1.0, 1.0, "periodic")
+
+
+@pytest.mark.parametrize(
+    "place, value, message",
+    [
+        (0, torch.zeros(2, 3, 0, 5), "h has an empty plane, shape (2, 3, 0, 5)"),
+        (0, torch.zeros(3, 4, 5), "expected h of shape (N, C, H, W), got (3, 4, 5)."),
+        (1, torch.zeros(2, 3, 4, 6), "expected h_prev of the shape of h (2, 3, 4, 5)"),
+        (2, torch.zeros((), dtype=torch.float64), "u has dtype torch.float64 but h has torch.float32."),
+        (3, torch.zeros(1, 4, 1, 1), "expected v of shape (2, 3, 4, 5), (1, 3, 1, 1) or a number, got (1, 4, 1, 1)."),
+        (6, torch.zeros(2, 3, 4, 5).double(), "f has dtype torch.float64"),
+        (7, 0, "K (number of time steps) must be at least 1, got K=0."),
+        (7, 2**62, f"K (number of time steps) must be at most 10000, got K={2**62}."),
+        (8, float("nan"), "dt must be positive and finite"),
+        (11, "zero", "boundary must be one of"),
+    ],
+)
+def test_the_operators_check_for_themselves(place, value, message):
+    arguments = [value if i == place else q for i, q in enumerate(GOOD)]
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        OP(*arguments)
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        BACKWARD(torch.zeros(2, 3, 4, 5), *arguments, [True, False, True, True, True, True, False])
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=re.escape("expected grad like h (2, 3, 4, 5), torch.float32.")):
+        BACKWARD(torch.zeros(2, 3, 4, 6), *GOOD, [True] + [False] * 6)
+
+
+@pytest.mark.parametrize("strides", [(1, 1, 8, 1), (0, 0, 8, 1), (4, 1, 4, 4), (0, 1, 0, 0)])
+def test_inputs_that_overlap_themselves(strides):
+    h = torch.as_strided(torch.randn(200), (2, 4, 8, 8), strides)
+    for boundary in BOUNDARIES:
+        compare([h, None, h, h, h.abs(), h.abs(), h], K=2, boundary=boundary)
+    order = torch.channels_last if strides[1] == 1 and strides[3] != 1 else torch.contiguous_format
+    assert functional.advection_diffusion(h, 0.5, 0.5, 1.0, 1.0).is_contiguous(memory_format=order)
+
+
+def test_transforms_of_torch_func_are_those_of_the_reference():
+    h, u, D, tangent = (field((2, 2, 3, 4), torch.float64, seed) for seed in range(4))
+
+    def results(room):
+        def solution(h, u):
+            return room.advection_diffusion(h, u, 0.5, D.abs(), 1.0, h, K=3, boundary="neumann")
+
+        def loss(h):
+            return solution(h, u).pow(3).sum()
+
+        with torch.autograd.forward_ad.dual_level():
+            dual = solution(torch.autograd.forward_ad.make_dual(h, tangent), u)
+            derivative = torch.autograd.forward_ad.unpack_dual(dual).tangent
+        return (
+            derivative,
+            torch.func.jvp(solution, (h, u), (tangent, tangent))[1],
+            torch.func.grad(loss)(h),
+            torch.func.vmap(torch.func.grad(loss))(torch.stack([h, tangent])),
+            torch.func.hessian(loss)(h),
+        )
+
+    mine = results(functional)
+    assert all(q.abs().max() > 0.1 for q in mine)
+    torch.testing.assert_close(mine, results(reference), rtol=1e-12, atol=1e-12)
+
+
+def test_the_operator_itself_has_no_forward_mode_and_says_so():
+    h, c = field((1, 1, 4, 4)), torch.tensor(0.5)
+    message = "pdecnn::advection_diffusion has no forward-mode derivative. Use the function of the same name"
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        torch.func.jvp(lambda h: OP(h, None, c, c, c, c, None, 2, 0.2, 1.0, 1.0, "periodic"), (h,), (h,))
+
+
+def test_at_most_ten_thousand_steps():
+    with pytest.raises(ValueError, match=re.escape("K (number of time steps) must be at most 10000, got K=10001.")):
+        functional.advection_diffusion(torch.zeros(1, 1, 2, 2), 0.0, 0.0, 1.0, 1.0, K=10001)

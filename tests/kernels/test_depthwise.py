@@ -1,5 +1,7 @@
 """The depth-wise kernel against the definition: values, derivatives, and awkward inputs."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -86,20 +88,6 @@ def test_infinite_neighbours_beyond_a_zero_border_do_not_leak():
     assert functional.depthwise(one, torch.ones(1, 3, 3), "dirichlet")[0, 0, 0].tolist() == [4.0, 6.0, 4.0]
 
 
-def test_same_bits_for_any_number_of_threads():
-    y, k = randn(7, 5, 18, 18, dtype=torch.float32), randn(5, 5, 5, seed=1, dtype=torch.float32)
-    threads, results = torch.get_num_threads(), []
-    try:
-        for n in (1, 2, 3):
-            torch.set_num_threads(n)
-            gradient = torch.ops.pdecnn.depthwise_stencil_gradient(y, y, [5, 5], "periodic")
-            results.append((functional.depthwise(y, k), gradient))
-    finally:
-        torch.set_num_threads(threads)
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
-
-
 def test_linear_mix_is_the_definition():
     y, k, M = randn(2, 4, 5, 6), randn(4, 3, 3, seed=1), randn(4, 4, seed=2)
     for name in ("linear_mix", "linear_mix_adjoint"):
@@ -110,3 +98,53 @@ def test_linear_mix_is_the_definition():
 def test_unequal_channels_are_refused():
     with pytest.raises(ValueError, match=r"expected features of shape \(N, 3, H, W\), got \(1, 2, 4, 4\)"):
         functional.depthwise(randn(1, 2, 4, 4), randn(3, 3, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("boundary", ["periodic", "neumann", "dirichlet"])
+def test_same_bits_for_any_number_of_threads(boundary, dtype):
+    y, k = torch.randn(5, 37, 17, 19, dtype=dtype), torch.randn(37, 3, 3, dtype=dtype)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for n in (1, 2, 3, 8):
+            torch.set_num_threads(n)
+            leaves = [q.clone().requires_grad_() for q in (y, k)]
+            out = functional.depthwise(*leaves, boundary)
+            results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "neumann", "dirichlet"])
+def test_transforms_of_torch_func_are_those_of_the_reference(boundary):
+    y, k = torch.randn(2, 3, 4, 5, dtype=torch.float64), torch.randn(3, 3, 3, dtype=torch.float64)
+
+    def results(room):
+        def loss(y):
+            return room.depthwise(y, k, boundary).pow(3).sum()
+
+        tangent = torch.func.jvp(lambda y, k: room.depthwise(y, k, boundary), (y, k), (y.cos(), k.cos()))[1]
+        return tangent, torch.func.vmap(torch.func.grad(loss))(torch.stack([y, -y])), torch.func.hessian(loss)(y[:1])
+
+    torch.testing.assert_close(results(functional), results(reference), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "y, k, message",
+    [
+        ((1, 2, 4, 4), (2, 3), "with k of shape (2, 3) expected features of shape (N, 2, W), got (1, 2, 4, 4)."),
+        ((1, 2, 4, 4), (1, 3, 3), "expected features of shape (N, 1, H, W), got (1, 2, 4, 4)."),
+        ((1, 2, 4, 4), (2, 2, 3), "stencils must have an odd size, to have a centre; got k of shape (2, 2, 3)."),
+        ((1, 2, 0, 4), (2, 3, 3), "features of shape (1, 2, 0, 4) are empty; only the batch may be."),
+    ],
+)
+def test_the_operators_check_for_themselves(y, k, message):
+    y, k = torch.zeros(y), torch.zeros(k)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        torch.ops.pdecnn.depthwise(y, k, "periodic")
+    with pytest.raises(ValueError, match="depthwise"):
+        torch.ops.pdecnn.depthwise_stencil_gradient(y[:, :1], y, list(k.shape[1:]), "periodic")
+    with pytest.raises(TypeError, match="expected floating-point tensors"):
+        torch.ops.pdecnn.depthwise(torch.zeros(1, 2, 4, 4), torch.zeros(2, 3, 3, dtype=torch.int32), "periodic")

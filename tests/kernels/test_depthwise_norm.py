@@ -6,11 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pdecnn.kernels.depthwise_norm import depthwise_norm
+from pdecnn.kernels.global_layer import norm
 from pdecnn.kernels.registry import is_native
 
-ACTS = {"identity": nn.Identity(), "relu": nn.ReLU(), "relu6": nn.ReLU6()}
+ACTS = {
+    "identity": nn.Identity(),
+    "relu": nn.ReLU(),
+    "relu6": nn.ReLU6(),
+    "tanh": nn.Tanh(),
+    "hardtanh": nn.Hardtanh(),
+}
+KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+def depthwise_norm(h, weight, bias, gamma, beta, eps=1e-5, act="relu"):
+    eps = [eps] * len(gamma) if isinstance(eps, float) else eps
+    maps, mean, var = torch.ops.pdecnn.depthwise_norm(h, weight, bias, gamma, beta, eps, act)
+    return list(maps), mean, var
 
 
 def randn(*shape, seed=0):
@@ -108,7 +121,7 @@ def away_from_kinks(tensors, eps, act, margin=1e-4):
     """Whether no map is so near a kink of the activation that rounding decides on which side."""
     wide = [None if q is None else q.double() for q in tensors]
     before, _, _ = by_modules(*wide, eps, "identity")
-    kinks = {"identity": (), "relu": (0.0,), "relu6": (0.0, 6.0)}[act]
+    kinks = KINKS.get(act, ())
     return all(((y - kink).abs() > margin).all() for y in before for kink in kinks)
 
 
@@ -134,7 +147,7 @@ def test_values_gradients_and_statistics_are_those_of_the_modules(seed, shape, k
     if not away_from_kinks(tensors, eps, act):
         act = "identity"
     (*maps, _, _), _ = compare(tensors, eps, act)
-    assert all(q.stride() == torch.empty_like(tensors[0]).stride() for q in maps)
+    assert all(q.is_contiguous(memory_format=memory_format) for q in maps)
 
 
 def test_known_values():
@@ -249,11 +262,14 @@ def test_double_backward_is_refused():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"act": "silu"}, r"act must be one of 'identity', 'relu', 'relu6', got 'silu'"),
-        ({"eps": [1e-5]}, r"expected one eps or 4, got 1"),
-        ({"h": torch.ones(1, 3, 1, 1)}, r"several values per channel, got \(1, 3, 1, 1\)"),
-        ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(M, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
-        ({"weight": None}, "a bias needs a weight"),
+        ({"act": "silu"}, r"act must be one of 'identity', 'relu', 'relu6', 'tanh', 'hardtanh', got 'silu'"),
+        ({"eps": [1e-5]}, r"expected 4 eps, got 1"),
+        ({"h": torch.ones(1, 3, 1, 1)}, r"several values per channel, got h of shape \(1, 3, 1, 1\)"),
+        ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(maps, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
+        (
+            {"weight": None, "gamma": torch.ones(1, 3), "beta": torch.ones(1, 3), "bias": torch.ones(1, 3)},
+            "needs a weight",
+        ),
         ({"gamma": torch.ones(4, 2)}, r"gamma of shape \(4, 3\), got \(4, 2\)"),
     ],
 )
@@ -264,12 +280,10 @@ def test_bad_arguments_are_refused(change, message):
         depthwise_norm(**arguments)
 
 
-@pytest.mark.skipif(not is_native("depthwise_norm"), reason="no native library with this operator here")
+@pytest.mark.skipif(not is_native("global_layer"), reason="no native library with this operator here")
 def test_float32_does_not_go_to_the_reference(monkeypatch):
-    from pdecnn.kernels.depthwise_norm import cpu
-
-    for name in ("_forward_reference", "_backward_reference"):
-        monkeypatch.setattr(cpu, name, None)
+    for name in ("forward_default", "backward_default"):
+        monkeypatch.setattr(norm, name, None)
     tensors = sample(2, 3, 4, 8, 4, 3)
     h = tensors[0].requires_grad_()
     depthwise_norm(*tensors)[0][0].sum().backward()

@@ -7,13 +7,34 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pdecnn import reference
-from pdecnn.kernels.global_training import cpu, global_training
+from pdecnn.kernels.global_layer import training
+from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.registry import is_native
 
-needs_native = pytest.mark.skipif(not is_native("global_training"), reason="no native library with this operator here")
+needs_native = pytest.mark.skipif(not is_native("global_layer"), reason="no native library with this operator here")
 FORMATS = (torch.contiguous_format, torch.channels_last)
-ACTS = {"identity": nn.Identity(), "relu": nn.ReLU(), "relu6": nn.ReLU6()}
+ACTS = {
+    "identity": nn.Identity(),
+    "relu": nn.ReLU(),
+    "relu6": nn.ReLU6(),
+    "tanh": nn.Tanh(),
+    "hardtanh": nn.Hardtanh(),
+}
+KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
+BOUNDARIES = ("periodic", "neumann", "dirichlet")
 STEPS = {"K": 3, "dt": 0.2, "dx": 1.0, "dy": 1.25}
+
+
+def options(act="relu", *, D=None, has_source=True, previous_is_input=False, boundary="periodic", flow_sign=1, **steps):
+    """The operator's options in the order of its schema."""
+    steps = {"K": 5, "dt": 0.2, "dx": 1.0, "dy": 1.0} | steps
+    return Steps(*(D or (0.0, 0.0)), *steps.values(), boundary, flow_sign, has_source, previous_is_input, act)
+
+
+def global_training(h, x, weight, bias, gamma, beta, eps, act="relu", **others):
+    used = others.get("has_source", True) or others.get("previous_is_input", False)
+    x = None if x is h or not used else x
+    return torch.ops.pdecnn.global_training(h, x, weight, bias, gamma, beta, eps, *options(act, **others))
 
 
 def randn(*shape, seed=0):
@@ -28,7 +49,9 @@ def sample(N, C, H, W, k=3, *, M=4, other=True, bias=True, seed=0):
     return [h, x, weight, bias, 0.3 * randn(M, C, seed=seed + 4), 0.2 + 0.1 * randn(M, C, seed=seed + 5)]
 
 
-def by_modules(h, x, weight, bias, gamma, beta, eps, act, *, D=None, has_source=True, previous_is_input=False, **steps):
+def by_modules(
+    h, x, weight, bias, gamma, beta, eps, act, *, D=None, has_source=True, previous_is_input=False, flow_sign=1, **steps
+):
     """The same by torch's convolution and batch norm and the solver's definition; the variance is unbiased."""
     C, k = h.shape[1], weight.shape[-1]
     maps, means, variances = [], [], []
@@ -39,16 +62,17 @@ def by_modules(h, x, weight, bias, gamma, beta, eps, act, *, D=None, has_source=
         means.append(norm.running_mean)
         variances.append(norm.running_var)
     f, h_prev = x if has_source else None, x if previous_is_input else None
+    maps[:2] = [flow_sign * q for q in maps[:2]]
     out = reference.advection_diffusion(h, *maps, *(D or ()), f, h_prev=h_prev, **steps)
     return out, torch.stack(means), torch.stack(variances)
 
 
-def results(function, tensors, eps, act, options, dtype, memory_format=torch.contiguous_format):
+def results(function, tensors, eps, act, chosen, dtype, memory_format=torch.contiguous_format):
     """Output, statistics and all gradients; zero for an input that nothing depends on."""
     own = tensors[1] is tensors[0]
     leaves = [None if q is None else q.to(dtype).requires_grad_() for q in tensors]
     h = leaves[0] = leaves[0].detach().clone(memory_format=memory_format).requires_grad_()
-    out, mean, var = function(h, h if own else leaves[1], *leaves[2:], eps, act, **options)
+    out, mean, var = function(h, h if own else leaves[1], *leaves[2:], eps, act, **chosen)
     given = [q for i, q in enumerate(leaves) if q is not None and not (own and i == 1)]
     gradients = torch.autograd.grad(out, given, randn(*h.shape, seed=77).to(dtype), allow_unused=True)
     return [out, mean, var, *(torch.zeros_like(q) if g is None else g for g, q in zip(gradients, given, strict=True))]
@@ -70,7 +94,7 @@ def compare(tensors, eps, act, options, memory_format=torch.contiguous_format):
 
 def away_from_kinks(tensors, eps, act, margin=1e-4):
     """Whether no coefficient is so near a kink of the activation that rounding decides on which side."""
-    kinks = {"identity": (), "relu": (0.0,), "relu6": (0.0, 6.0)}[act]
+    kinks = KINKS.get(act, ())
     h, _, weight, bias, gamma, beta = tensors
     for m in range(len(weight)):
         q = torch.conv2d(h, weight[m].unsqueeze(1), bias[m], 1, weight.shape[-1] // 2, 1, h.shape[1])
@@ -97,17 +121,20 @@ def away_from_kinks(tensors, eps, act, margin=1e-4):
     previous_is_input=st.booleans(),
     memory_format=st.sampled_from(FORMATS),
     K=st.integers(1, 4),
+    boundary=st.sampled_from(("periodic", *BOUNDARIES)),
+    flow_sign=st.sampled_from((1, -1)),
 )
 def test_values_gradients_and_statistics_are_those_of_the_modules(
-    seed, shape, k, act, D, other, has_source, previous_is_input, memory_format, K
+    seed, shape, k, act, D, other, has_source, previous_is_input, memory_format, K, boundary, flow_sign
 ):
     eps = [0.5, 0.1, 0.2, 0.4][: 4 if D is None else 2]
     tensors = sample(*shape, k, M=len(eps), other=other, seed=seed)
     if not away_from_kinks(tensors, eps, act):
         act = "identity"
     # diffusivities must stay away from the poles of the scheme, which no activation but ReLU's kind keeps them from
-    steps = {**STEPS, "K": K, "dt": 0.2 if act != "identity" else 0.02}
+    steps = {**STEPS, "K": K, "dt": 0.2 if act in ("relu", "relu6") else 0.02}
     roles = {"D": D, "has_source": has_source, "previous_is_input": previous_is_input}
+    roles |= {"boundary": boundary, "flow_sign": flow_sign}
     out = compare(tensors, eps, act, steps | roles, memory_format)[0]
     assert out.is_contiguous(memory_format=memory_format)
 
@@ -181,7 +208,8 @@ def test_nan_is_not_hidden():
 @pytest.mark.parametrize("other, has_source, previous", [(True, True, True), (False, True, False), (True, False, True)])
 def test_opcheck(dtype, width, M, other, has_source, previous):
     h, x, *others = (q.to(dtype) for q in sample(2, 3, 6, width, M=M, other=other))
-    tail = ([1e-3] * M, "relu", () if M == 4 else (1.0, 0.5), 2, 0.2, 1.0, 1.0, has_source, previous)
+    roles = {"D": None if M == 4 else (1.0, 0.5), "has_source": has_source, "previous_is_input": previous}
+    tail = ([1e-3] * M, *options(K=2, **roles))
     tensors = (h, x if other else None, *others)
     forward, backward = torch.ops.pdecnn.global_training.default, torch.ops.pdecnn.global_training_backward.default
     _, mean, var = forward(*tensors, *tail)
@@ -204,47 +232,51 @@ def test_double_backward_is_refused():
         gradient.sum().backward()
 
 
-@needs_native
-def test_sizes_that_the_kernel_solves():
-    assert all(cpu.covers_planes(4, W, M, side, 5) for W in (7, 8, 28) for M in (2, 4) for side in (3, 5))
-    assert not cpu.covers_planes(4, 9, 4, 3, 5)  # no such width
-    assert not cpu.covers_planes(4, 8, 4, 7, 5)  # no such stencil
-    assert not cpu.covers_planes(8, 8, 4, 3, 10**5)  # its states would not stay in cache
-
-
 def test_without_an_input_the_state_itself_came_before():
     h, _, *others = (q.float() for q in sample(2, 3, 4, 8))
-    arguments = (h, None, *others, [1e-3] * 4, "relu", (), 2, 0.2, 1.0, 1.0, True)
     seen = []
     for previous_is_input in (False, True):
-        out, mean, var = torch.ops.pdecnn.global_training(*arguments, previous_is_input)
-        seen.append((out, *torch.ops.pdecnn.global_training_backward(h, mean, var, *arguments, previous_is_input)))
+        arguments = (h, None, *others, [1e-3] * 4, *options(K=2, previous_is_input=previous_is_input))
+        out, mean, var = torch.ops.pdecnn.global_training(*arguments)
+        seen.append((out, *torch.ops.pdecnn.global_training_backward(h, mean, var, *arguments)))
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
 @needs_native
-def test_usual_sizes_do_not_go_operator_by_operator(monkeypatch):
-    for name in ("_forward_default", "_backward_default"):
-        monkeypatch.setattr(cpu, name, None)
-    tensors = [q.float() for q in sample(2, 3, 4, 8)]
-    assert all(q.isfinite().all() for q in results(global_training, tensors, [1e-5] * 4, "relu", STEPS, torch.float32))
+@pytest.mark.parametrize(
+    "W, M, k, act", [(7, 4, 3, "relu"), (8, 2, 5, "tanh"), (28, 4, 5, "relu6"), (8, 4, 3, "identity")]
+)
+def test_usual_sizes_do_not_go_operator_by_operator(monkeypatch, W, M, k, act):
+    for name in ("forward_default", "backward_default"):
+        monkeypatch.setattr(training, name, None)
+    tensors = [q.float() for q in sample(2, 3, 4, W, k, M=M)]
+    chosen = STEPS | {"flow_sign": -1, "dt": 0.02, "D": None if M == 4 else (1.0, 0.5)}
+    assert all(q.isfinite().all() for q in results(global_training, tensors, [1e-5] * M, act, chosen, torch.float32))
+
+
+@needs_native
+def test_sizes_that_the_kernel_does_not_solve_go_operator_by_operator(monkeypatch):
+    calls, default = [], training.forward_default
+    monkeypatch.setattr(training, "forward_default", lambda *args: calls.append(1) or default(*args))
+    for W, k, chosen in ((9, 3, {}), (8, 7, {}), (8, 3, {"K": 10**4}), (8, 3, {"boundary": "neumann"})):
+        calls.clear()
+        h, x, *others = (q.float() for q in sample(1, 1, 4, W, k))
+        global_training(h, x, *others, [1e-5] * 4, **{**STEPS, **chosen})
+        assert calls
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"act": "silu"}, r"global_training: act must be one of 'identity', 'relu', 'relu6', got 'silu'"),
+        ({"act": "silu"}, r"global_training: coefficient_act must be one of 'identity', 'relu', .*, got 'silu'"),
         ({"eps": [1e-5]}, r"expected 4 eps, got 1"),
         ({"x": torch.ones(2, 3, 4, 4).double()}, r"float64 of shape \(2, 3, 4, 8\) on cpu, got .*\(2, 3, 4, 4\)"),
         ({"x": torch.ones(2, 3, 4, 8)}, r"expected x like h, torch.float64 .*, got torch.float32"),
         ({"dt": -1.0}, r"dt must be positive, got dt=-1.0"),
-        ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(M, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
-        (
-            dict.fromkeys(("gamma", "beta"), torch.ones(2, 3)) | {"weight": torch.ones(2, 3, 3, 3), "bias": None},
-            "4 stencils",
-        ),
-        ({"D": (1.0, 1.0)}, r"2 stencils \(u, v\) beside D, got 4"),
-        ({"K": 0}, r"K \(number of time steps\) must be at least 1, got 0"),
+        ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(maps, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
+        ({"weight": torch.ones(3, 3, 3, 3)}, r"expected 2 stencils \(u, v\) or 4 .*, got 3"),
+        ({"K": 0}, r"K \(number of time steps\) must be 1 to 10000, got K=0"),
+        ({"boundary": "open"}, "boundary must be one of 'periodic', .* got 'open'"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):

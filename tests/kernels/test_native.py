@@ -5,6 +5,7 @@ Every case is a process of its own, for the library is chosen once, at import.
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -109,7 +110,7 @@ def build(tmp_path, source):
 def test_a_library_of_another_version_is_a_reason(tmp_path):
     path = build(tmp_path, "int32_t pdecnn_abi_version() { return 999; }")
     child = run("-c", SHOW, PDECNN_LIBRARY=str(path))
-    reason = f"{path} has ABI version 999, this pdecnn needs 1: reinstall pdecnn."
+    reason = f"{path} has ABI version 999, this pdecnn needs 2: reinstall pdecnn."
     assert child.stdout.count(f"kernel='reference', note='{reason}'") == len(NATIVE), child.stderr
     assert reason in refused("RuntimeError", PDECNN_LIBRARY=str(path), PDECNN_KERNELS="native")
 
@@ -125,8 +126,9 @@ def test_a_library_of_something_else_is_a_reason(tmp_path):
 def test_an_operator_that_the_library_lacks_is_the_reference(tmp_path):
     symbols = ("advection_diffusion_forward", "advection_diffusion_backward", "global_layer")
     functions = " ".join(f"int32_t pdecnn_{name}_baseline(const void*) {{ return 3; }}" for name in symbols)
-    common = "int32_t pdecnn_abi_version() { return 1; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
-    path = build(tmp_path, f"{common} void pdecnn_set_parallel_for(void*) {{}} {functions}")
+    common = "int32_t pdecnn_abi_version() { return 2; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
+    layout = 'const char* pdecnn_layout(const char*, int64_t* size) { *size = 0; return ""; }'
+    path = build(tmp_path, f"{common} {layout} void pdecnn_set_parallel_for(void*) {{}} {functions}")
     child = run("-c", SHOW, PDECNN_LIBRARY=str(path))
     assert child.stdout.count("kernel='native (baseline)'") == 2, child.stderr
     assert child.stdout.count(f"kernel='reference', note='{path} does not have it'") == len(NATIVE) - 2
@@ -136,7 +138,7 @@ def test_an_operator_that_the_library_lacks_is_the_reference(tmp_path):
 def test_an_instruction_set_that_is_not_there_is_refused(tmp_path):
     path = build(
         tmp_path,
-        "int32_t pdecnn_abi_version() { return 1; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
+        "int32_t pdecnn_abi_version() { return 2; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
         "int32_t pdecnn_advection_diffusion_forward_baseline(const void*) { return 0; }",
     )
     got = refused("RuntimeError", PDECNN_LIBRARY=str(path), PDECNN_ISA="avx512")
@@ -154,7 +156,30 @@ def test_a_failing_kernel_raises():
         (9, "status 9"),
     ):
         with pytest.raises(RuntimeError, match=f"^solve: {reason}\\.$"):
-            NativeFunction("solve", lambda packed, status=status: status)(b"")
-    bad_dtype = (99).to_bytes(8, sys.byteorder) + bytes(1000)
+            NativeFunction("solve", lambda packed, status=status: status, struct.Struct(""))()
+    function = LIBRARY.function("pdecnn_advection_diffusion_forward")
+    bad_dtype = (99, *[0] * (function.struct.size // 8 - 1))
     with pytest.raises(RuntimeError, match=r"^pdecnn_advection_diffusion_forward: bad argument"):
-        LIBRARY.function("pdecnn_advection_diffusion_forward")(bad_dtype)
+        function(*bad_dtype)
+
+
+@needs_library
+def test_structs_are_packed_as_the_library_declares_them():
+    assert LIBRARY.layout("Map") == "q" * 5
+    assert LIBRARY.layout("Problem") == "q" * 8 + "d" * 3 + "q" * 35
+    assert LIBRARY.layout("depthwise_norm::Problem") == "q" * 7 + "d" * 6 + "q" * 5
+    assert LIBRARY.function("pdecnn_shared_expand_forward").struct.size == 8 * 20
+    with pytest.raises(AttributeError, match="does not know the struct Nothing"):
+        LIBRARY.layout("Nothing")
+
+
+@needs_compiler
+def test_a_struct_of_another_size_than_its_fields_is_refused(tmp_path):
+    path = build(
+        tmp_path,
+        "int32_t pdecnn_abi_version() { return 2; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
+        "int32_t pdecnn_advection_diffusion_forward_baseline(const void*) { return 0; }"
+        'const char* pdecnn_layout(const char*, int64_t* size) { *size = 24; return "int64_t N, C;"; }',
+    )
+    got = refused("RuntimeError", PDECNN_LIBRARY=str(path))
+    assert got.endswith("pdecnn_advection_diffusion_forward has 24 bytes, but its fields 'int64_t N, C;' do not.")

@@ -72,13 +72,12 @@ def test_every_case_is_clean(sanitized):
 BEYOND_THE_END = """
 import torch
 from pdecnn.kernels.native import load
-from pdecnn.kernels.advection_diffusion.cpu import _FORWARD, _problem
+from pdecnn.kernels.advection_diffusion.cpu import _problem
 
 run = load().function("pdecnn_advection_diffusion_forward")
 h, c, out = torch.ones(1, 2, 4, {width}), torch.tensor(0.0), torch.empty(1, 1, 4, {width})
 problem = _problem((h, None, c, c, c, c, None), 1, 0.2, 1.0, 1.0, "periodic")
-packed = _FORWARD.pack(*problem, out.data_ptr(), *h.stride())
-run(packed)
+run(*problem, out.data_ptr(), *h.stride())
 """
 
 

@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pdecnn.layers import BasicBlock, GlobalLayer
 from pdecnn.layers.blocks import ResidualChain
@@ -63,3 +64,16 @@ def randomised(layer, seed=0):
                 q.copy_(torch.randn(q.shape, generator=g))
             m.running_var.copy_(torch.rand(m.running_var.shape, generator=g) + 0.5)
     return layer.eval()
+
+
+class Operators(TorchDispatchMode):
+    """While entered, notes the operators of pdecnn that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "pdecnn":
+            self.names.append(func._opname)
+        return func(*args, **(kwargs or {}))

@@ -1,5 +1,6 @@
 """The Global layer: its options, its quirks by name, its parameter counts and its errors."""
 
+import copy
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from pdecnn.layers import BasicBlock, GlobalLayer, set_steps
 from pdecnn.layers.coefficients import LearnedPair
+from pdecnn.layers.global_fusion import covered
 
 # ---- every option
 
@@ -206,7 +208,7 @@ def test_steps_can_change_after_building():
 
 
 @pytest.mark.parametrize(
-    "options, plain",
+    "options, is_covered",
     [
         ({}, True),
         ({"diffusion": 1.0, "coef_bias": True, "kernel_size": 5, "boundary": "neumann"}, True),
@@ -214,7 +216,8 @@ def test_steps_can_change_after_building():
         ({"velocity": "dot"}, False),
         ({"velocity": "pointwise"}, False),
         ({"diffusion": "channel"}, False),
-        ({"source": "none"}, False),
+        ({"source": "none"}, True),
+        ({"act_layer": nn.Tanh}, True),
         ({"act_layer": nn.SiLU}, False),
         ({"norm_layer": lambda C, **k: nn.GroupNorm(2, C, **k)}, False),
         ({"upwind": True}, False),
@@ -222,8 +225,23 @@ def test_steps_can_change_after_building():
         ({"dilation": 2}, False),
     ],
 )
-def test_is_plain(options, plain):
-    assert GlobalLayer(4, **options).is_plain is plain
+def test_layers_that_one_operator_stands_for(options, is_covered):
+    assert (covered(GlobalLayer(4, **options)) is not None) is is_covered
+
+
+@pytest.mark.parametrize("options", [{}, {"source": "residual_each_step"}, {"dilation": 2}, {"boundary": "neumann"}])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_number_of_steps_can_be_given_with_the_input(options, training):
+    layer, x = randomised(GlobalLayer(2, K=5, **options)).train(training), sample(2, 2, 8, 8, dtype=torch.float32)
+    other = copy.deepcopy(layer)
+    other.set_steps(3)
+    torch.testing.assert_close(layer(x, K=3), other(x))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x, K=3), other(x))
+    assert layer.K == 5
+    for bad in (0, True, 2.5, 10001):
+        with pytest.raises(ValueError, match=rf"GlobalLayer: K .* got K={bad!r}"):
+            layer(x, K=bad)
 
 
 def test_repr_shows_what_is_not_default():

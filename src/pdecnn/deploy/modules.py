@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pdecnn.deploy.ode import is_adaptive
 from pdecnn.layers.equilibrium import Equilibrium
-from pdecnn.layers.fused_global import FusedGlobalLayer
+from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.shared.modules import replace
 
@@ -80,7 +80,7 @@ def solve_positive(A: Tensor) -> Tensor:
 
 
 def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
-    """Replaces, in `model` itself, the modules above and, with `whole_layers`, plain Global layers by one operator.
+    """Replaces, in `model` itself, the modules above and, with `whole_layers`, covered Global layers by one operator.
 
     Refuses what cannot be traced.
     """
@@ -96,8 +96,6 @@ def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
     def traceable(module: nn.Module) -> nn.Module:
         if isinstance(module, Equilibrium):
             return UnrolledEquilibrium(module)
-        if whole_layers and isinstance(module, GlobalLayer) and module.is_plain:
-            return FusedGlobalLayer(module)
-        return module
+        return fused(module) if whole_layers and isinstance(module, GlobalLayer) else module
 
     return replace(model, traceable)

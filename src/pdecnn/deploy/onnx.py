@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from pdecnn.deploy import rows
 from pdecnn.deploy.lower import check_inputs, lower, lower_with, trace
 from pdecnn.deploy.portable import Table, WithTable
+from pdecnn.kernels.global_layer.arguments import Steps
+from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES
 from pdecnn.shared.extras import require
 
 DOMAIN, DOMAIN_VERSION = "pdecnn", 1
 OPS = ("portable", "fused")
-BOUNDARIES = {"periodic": 0, "neumann": 1, "dirichlet": 2}
-ACTIVATIONS = {"relu": 1, "relu6": 2}
 FUSED = (torch.ops.pdecnn.global_layer.default, torch.ops.pdecnn.advection_diffusion.default)
 
 
@@ -100,16 +100,18 @@ def _numbered(stem: str, count: int) -> list[str]:
 
 
 def _global_layer(
-    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
-    D_x: float, D_y: float, K: int, dt: float, dx: float, dy: float, boundary: str, flow_sign: int,
-    previous_is_input: bool, coefficient_act: str, output_act: str,
-) -> Tensor:  # fmt: skip
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any
+) -> Tensor:
+    steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
     attributes = {
-        "K": K, "dt": dt, "dx": dx, "dy": dy, "D_x": D_x, "D_y": D_y, "boundary": BOUNDARIES[boundary],
-        "flow_sign": flow_sign, "previous_is_input": int(previous_is_input),
-        "coefficient_act": ACTIVATIONS[coefficient_act], "output_act": ACTIVATIONS[output_act],
-    }  # fmt: skip
-    return _node("GlobalLayer", (h, x, weight, bias, scale, shift), attributes)
+        **steps._asdict(),
+        "boundary": BOUNDARIES[steps.boundary],
+        "coefficient_act": ACTIVATIONS[steps.coefficient_act],
+        "output_act": ACTIVATIONS[output_act],
+        "residual": residual,
+    }
+    del attributes["K"]
+    return _node("GlobalLayer", (h, x, weight, bias, scale, shift), steps.K, attributes)
 
 
 def _advection_diffusion(
@@ -117,22 +119,17 @@ def _advection_diffusion(
     K: int, dt: float, dx: float, dy: float, boundary: str,
 ) -> Tensor:  # fmt: skip
     inputs = [h if q is None else q for q in (h, h_prev, u, v, D_x, D_y, f)]  # an unused input is filled with h
-    attributes = {
-        "K": K,
-        "dt": dt,
-        "dx": dx,
-        "dy": dy,
-        "boundary": BOUNDARIES[boundary],
-        "has_source": int(f is not None),
-    }
-    return _node("AdvectionDiffusion", inputs, attributes)
+    attributes = {"dt": dt, "dx": dx, "dy": dy, "boundary": BOUNDARIES[boundary], "has_source": f is not None}
+    return _node("AdvectionDiffusion", inputs, K, attributes)
 
 
-def _node(name: str, inputs: Sequence[Tensor], attributes: Mapping[str, int | float]) -> Tensor:
-    """A node of our domain with one output, of the shape of the first input."""
+def _node(name: str, inputs: Sequence[Tensor], K: int, attributes: Mapping[str, int | float]) -> Tensor:
+    """A node of our domain with one output, of the shape of the first input; K is its last input."""
     h = inputs[0]
+    numbers: dict[str, Any] = {key: int(q) if isinstance(q, bool) else q for key, q in attributes.items()}
+    steps = torch.tensor(K, dtype=torch.int64)
     return torch.onnx.ops.symbolic(
-        f"{DOMAIN}::{name}", tuple(inputs), dict(attributes), dtype=h.dtype, shape=h.shape, version=DOMAIN_VERSION
+        f"{DOMAIN}::{name}", (*inputs, steps), numbers, dtype=h.dtype, shape=h.shape, version=DOMAIN_VERSION
     )
 
 

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
-from pdecnn.layers.fused_global import FusedGlobalLayer
+from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.shared.modules import listen, replace
 
@@ -99,12 +99,7 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
-    def fused(module: nn.Module) -> nn.Module:
-        if isinstance(module, GlobalLayer) and module.is_plain and module is not model:
-            return FusedGlobalLayer(module)
-        return module
-
-    replace(model, fused)
+    replace(model, lambda m: fused(m) if isinstance(m, GlobalLayer) and m is not model else m)
 
 
 def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:

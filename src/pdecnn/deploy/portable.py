@@ -12,6 +12,7 @@ Forms, all equal to the operators up to rounding:
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from pdecnn.kernels.global_layer.op import ACTIVATIONS
+from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, Steps
 from pdecnn.reference.boundary import Boundary, neighbours
 from pdecnn.reference.depthwise import CONV, extend
 from pdecnn.reference.spectral import along, cosine_matrix, hartley_matrix, negated
@@ -27,15 +28,81 @@ from pdecnn.reference.spectral import along, cosine_matrix, hartley_matrix, nega
 _OPS = torch.ops.pdecnn
 
 
-def shifted(q: Tensor, axis: int, boundary: Boundary, parity: int) -> tuple[Tensor, Tensor]:
-    """`(q[i+1], q[i-1])` along `axis`, as `functional.boundary.neighbours`; periodic ones in three nodes, not six."""
-    n = q.shape[axis]
-    if boundary is not Boundary.PERIODIC:
-        return neighbours(q, axis, boundary, parity)
-    if n == 1:
-        return q, q
-    twice = torch.cat([q, q], axis)
-    return twice.narrow(axis, 1, n), twice.narrow(axis, n - 1, n)
+class Planes:
+    """Maps `(N, C, H, W)` as they are, with a periodic neighbour in three nodes, not six."""
+
+    def __init__(self, h: Tensor, boundary: str) -> None:
+        self.boundary = Boundary(boundary)
+
+    def hold(self, q: Tensor) -> Tensor:
+        """A map, or one number per channel or for all, as the steps take it."""
+        return q
+
+    def release(self, q: Tensor) -> Tensor:
+        """Back to `(N, C, H, W)`."""
+        return q
+
+    def per_channel(self, q: Tensor) -> Tensor:
+        """Numbers `(C,)` to multiply a held map with."""
+        return q.view(-1, 1, 1)
+
+    def neighbours(self, q: Tensor, axis: int, parity: int) -> tuple[Tensor, Tensor]:
+        """`(q[i+1], q[i-1])` along `axis`, -1 for x and -2 for y, as `reference.boundary.neighbours`."""
+        n = q.shape[axis]
+        if self.boundary is not Boundary.PERIODIC:
+            return neighbours(q, axis, self.boundary, parity)
+        if n == 1:
+            return q, q
+        twice = torch.cat([q, q], axis)
+        return twice.narrow(axis, 1, n), twice.narrow(axis, n - 1, n)
+
+    def inflow(self, a: Tensor, axis: int) -> Tensor | None:
+        """`a[i-1] - a[i+1]`: minus the divergence. One number has none inside a periodic border."""
+        if self.boundary is Boundary.PERIODIC and (a.ndim == 0 or a.shape[axis] == 1):
+            return None
+        after, before = self.neighbours(a, axis, self.boundary.velocity_parity)
+        return before - after
+
+
+def solve(
+    grid: Planes,
+    h: Tensor,
+    h_prev: Tensor,
+    a: tuple[Tensor, Tensor],
+    b: tuple[Tensor, Tensor],
+    f: Tensor | None,
+    *,
+    K: int,
+    dt: float,
+) -> Tensor:
+    """K steps on held maps, as a sum of seven products each.
+
+    With `a = A / 2` and `b = B` in the letters of `reference.advection_diffusion`, `i = 1 / (1/2 + b_x + b_y)` and `g`
+    minus the divergence of `a`, a step is
+
+        h[k+1] = i ((b_x - a_x) h_right + (b_x + a_x) h_left + (b_y - a_y) h_down + (b_y + a_y) h_up + g h[k] + dt f)
+                 + (i - 1) h[k-1]
+    """
+    (a_x, a_y), (b_x, b_y) = a, b
+    i = (b_x + b_y + 0.5).reciprocal()
+    right, left, down, up = (q * i for q in (b_x - a_x, b_x + a_x, b_y - a_y, b_y + a_y))
+    flows = [q for q in (grid.inflow(a_x, -1), grid.inflow(a_y, -2)) if q is not None]
+    here = torch.zeros((), dtype=h.dtype) if not flows else reduce(torch.add, flows) * i
+    before = i - 1
+    source = None if f is None else f * (i * dt)
+    parity = grid.boundary.state_parity
+    for _ in range(K):
+        h_right, h_left = grid.neighbours(h, -1, parity)
+        h_down, h_up = grid.neighbours(h, -2, parity)
+        h_next = right * h_right + left * h_left + down * h_down + up * h_up
+        h_next = h_next + (before + here) * h if h_prev is h else h_next + before * h_prev + here * h
+        h_prev, h = h, h_next if source is None else h_next + source
+    return h
+
+
+def _scales(dt: float, dx: float, dy: float) -> tuple[float, float, float, float]:
+    """What makes `a_x`, `a_y`, `b_x`, `b_y` of the velocities and diffusivities."""
+    return dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2
 
 
 def advection_diffusion(
@@ -51,40 +118,17 @@ def advection_diffusion(
     dx: float,
     dy: float,
     boundary: str,
+    grid_of: type[Planes] = Planes,
 ) -> Tensor:
-    """K steps of `functional.advection_diffusion`, as a sum of seven products each."""
-    where = Boundary(boundary)
-    A_x, A_y = u * (dt / dx), v * (dt / dy)
-    B_x, B_y = D_x * (2 * dt / dx**2), D_y * (2 * dt / dy**2)  # 2 B in the scheme's letters
-    two_B = B_x + B_y
-    inverse = (1 + two_B).reciprocal()
-    growth = _inflow(A_x, -1, where) + _inflow(A_y, -2, where)
-    steps = [q * inverse for q in (B_x - A_x, B_x + A_x, B_y - A_y, B_y + A_y, 1 - two_B, growth)]
-    right, left, down, up, previous, here = steps
-    source = None if f is None else f * (inverse * (2 * dt))
-    h_prev = h if h_prev is None else h_prev
-    for _ in range(K):
-        h_right, h_left = shifted(h, -1, where, where.state_parity)
-        h_down, h_up = shifted(h, -2, where, where.state_parity)
-        h_next = right * h_right + left * h_left + down * h_down + up * h_up + previous * h_prev + here * h
-        h_prev, h = h, h_next if source is None else h_next + source
-    return h
-
-
-def _inflow(A: Tensor, axis: int, boundary: Boundary) -> Tensor:
-    """`A[i-1] - A[i+1]`: minus the divergence, times `2 dt`. One number per channel has none."""
-    if boundary is Boundary.PERIODIC and (A.ndim == 0 or A.shape[axis] == 1):
-        return torch.zeros_like(A)
-    after, before = shifted(A, axis, boundary, boundary.velocity_parity)
-    return before - after
-
-
-def advection_diffusion_maps(h: Tensor, h_prev: Tensor | None, *others: Any) -> Tensor:
-    """`advection_diffusion` of velocities that are expanded to maps where a border makes them vary."""
-    u, v, D_x, D_y, f, K, dt, dx, dy, boundary = others
-    if boundary != "periodic":
-        u, v = u.expand_as(h), v.expand_as(h)
-    return advection_diffusion(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary)
+    """K steps of `functional.advection_diffusion`."""
+    if boundary != "periodic":  # the border makes velocities vary
+        u, v, grid_of = u.expand_as(h), v.expand_as(h), Planes
+    grid, scales = grid_of(h, boundary), _scales(dt, dx, dy)
+    a_x, a_y, b_x, b_y = (grid.hold(q * scale) for q, scale in zip((u, v, D_x, D_y), scales, strict=True))
+    state = grid.hold(h)
+    previous = state if h_prev is None or h_prev is h else grid.hold(h_prev)
+    source = None if f is None else state if f is h else previous if f is h_prev else grid.hold(f)
+    return grid.release(solve(grid, state, previous, (a_x, a_y), (b_x, b_y), source, K=K, dt=dt))
 
 
 def global_layer(
@@ -94,29 +138,30 @@ def global_layer(
     bias: Tensor,
     scale: Tensor,
     shift: Tensor,
-    D_x: float,
-    D_y: float,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-    flow_sign: int,
-    previous_is_input: bool,
-    coefficient_act: str,
-    output_act: str,
+    *options: Any,
+    grid_of: type[Planes] = Planes,
 ) -> Tensor:
     """`pdecnn::global_layer`, a whole Global layer, operator by operator."""
+    steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
     C, pad = h.shape[1], weight.shape[-1] // 2
-    maps = [
-        ACTIVATIONS[coefficient_act](functional.conv2d(h, weight[i].unsqueeze(1), bias[i], padding=pad, groups=C))
-        for i in range(weight.shape[0])
-    ]
-    u, v = (q if flow_sign > 0 else -q for q in maps[:2])
-    D = maps[2:] if len(maps) == 4 else [torch.full((), D, dtype=h.dtype) for D in (D_x, D_y)]
-    h_prev = x if previous_is_input else None
-    h = advection_diffusion_maps(h, h_prev, u, v, *D, x, K, dt, dx, dy, boundary)
-    return ACTIVATIONS[output_act](h * scale.view(-1, 1, 1) + shift.view(-1, 1, 1))
+    grid = (grid_of if steps.boundary == "periodic" else Planes)(h, steps.boundary)
+    scales, act = _scales(steps.dt, steps.dx, steps.dy), ACTIVATIONS[steps.coefficient_act]
+    learned = []
+    for w, b, s in zip(weight, bias, scales, strict=False):  # two of them if D is a number
+        inside, outside = (
+            (s, 1.0) if steps.coefficient_act in ("relu", "identity") else (1.0, s)
+        )  # relu(s q) = s relu(q)
+        q = act(functional.conv2d(h, w.unsqueeze(1) * inside, b * inside, padding=pad, groups=C))
+        learned.append(grid.hold(q if outside == 1 else q * outside))
+    a_x, a_y = (q if steps.flow_sign > 0 else -q for q in learned[:2])
+    given = zip((steps.D_x, steps.D_y), scales[2:], strict=True)
+    b_x, b_y = learned[2:] or [torch.full((), D * s, dtype=h.dtype) for D, s in given]
+    state = grid.hold(h)
+    held = state if x is h else grid.hold(x)
+    previous, source = held if steps.previous_is_input else state, held if steps.has_source else None
+    out = solve(grid, state, previous, (a_x, a_y), (b_x, b_y), source, K=steps.K, dt=steps.dt)
+    out = ACTIVATIONS[output_act](out * grid.per_channel(scale) + grid.per_channel(shift))
+    return grid.release(out + held if residual else out)
 
 
 def depthwise(y: Tensor, k: Tensor, boundary: str) -> Tensor:
@@ -195,7 +240,7 @@ def shared_expand_product(u: Tensor, stencils: Tensor, scale: Tensor, shift: Ten
 Table = Mapping[Any, Callable[..., Any]]
 
 TABLE: Table = {
-    _OPS.advection_diffusion.default: advection_diffusion_maps,
+    _OPS.advection_diffusion.default: advection_diffusion,
     _OPS.global_layer.default: global_layer,
     _OPS.depthwise.default: depthwise,
     _OPS.spectral_filter.default: spectral_filter,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pdecnn import reference
+from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.spectral_filter.op import run_filter as _filter
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.depthwise import check_stencil
@@ -21,7 +23,7 @@ def spectral_filter(v: Tensor, g: Tensor, boundary: str | Boundary = "periodic")
             f"spectral_filter: expected v of shape (N, C, ...) and g of shape (C, ...), got v {tuple(v.shape)} "
             f"and g {tuple(g.shape)}."
         )
-    return _filter(v, g, boundary.value)
+    return reference.spectral_filter(v, g, boundary) if in_transform() else _filter(v, g, boundary.value)
 
 
 def symbol(k: Tensor, size: Sequence[int], boundary: str | Boundary = "periodic") -> Tensor:
@@ -48,6 +50,8 @@ def implicit_diffusion(v: Tensor, k: Tensor, h: float, boundary: str | Boundary 
     check_time_step(h, "implicit_diffusion")
     check_stencil(v, k, boundary, "implicit_diffusion")
     boundary = diagonalisable(boundary, "implicit_diffusion")
+    if in_transform():
+        return reference.implicit_diffusion(v, k, h, boundary)
     return _filter(v, implicit_factors(k, h, v.shape[2:], boundary), boundary.value)
 
 

@@ -10,6 +10,8 @@ Two environment variables force a choice; asking for what is not there is an err
 
 import ctypes
 import os
+import re
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +21,7 @@ from typing import Any
 
 import torch
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ISAS = ("avx512", "avx2", "baseline")  # best first
 LIBRARY_NAMES = ("libpdecnn_native.so", "libpdecnn_native.dylib", "pdecnn_native.dll")
 STATUS = {1: "out of memory", 2: "torch's thread pool failed", 3: "bad argument"}
@@ -35,24 +37,47 @@ class Library:
     handle: ctypes.CDLL
 
     def function(self, name: str) -> "NativeFunction":
-        """The exported function `name` for the chosen instruction set. It takes the address of its packed arguments."""
+        """The exported function `name` for the chosen instruction set, and how the struct that it takes is packed."""
         function = getattr(self.handle, f"{name}_{self.isa}")
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
-        return NativeFunction(name, function)
+        return NativeFunction(name, function, struct.Struct("=" + self.layout(name)))
+
+    def layout(self, name: str) -> str:
+        """The fields of a struct of `common/abi.h`, `q` or `d` each, from the declarations that the library keeps."""
+        size = ctypes.c_int64()
+        self.handle.pdecnn_layout.restype = ctypes.c_char_p
+        text = self.handle.pdecnn_layout(name.encode(), ctypes.byref(size))
+        if text is None:
+            raise AttributeError(f"{self.path} does not know the struct {name}.")
+        fields = ""
+        for kind, names in re.findall(r"(?:const )?([\w:]+)(.*?);", text.decode()):
+            for field in names.split(","):
+                number = re.search(r"\[(\d+)\]", field)
+                one = "q" if "*" in field or kind == "int64_t" else "d" if kind == "double" else self.layout(kind)
+                fields += one * int(number[1] if number else 1)
+        if 8 * len(fields) != size.value:
+            raise RuntimeError(f"{self.path}: {name} has {size.value} bytes, but its fields '{text.decode()}' do not.")
+        return fields
 
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A native function of packed arguments that raises if it fails."""
+    """A native function, which takes one packed struct; calling it raises if it fails."""
 
     name: str
     address: Any
+    struct: struct.Struct
 
-    def __call__(self, packed: bytes) -> None:
-        """Calls the function; `packed` is laid out as its struct in C++."""
-        status = self.address(packed)
+    def __call__(self, *fields: int | float) -> None:
+        """Calls the function with the fields of its struct in `common/abi.h`, one after another."""
+        status = self.status(*fields)
         if status:
             raise RuntimeError(f"{self.name}: {STATUS.get(status, f'status {status}')}.")
+
+    def status(self, *fields: int | float) -> int:
+        """The same, with what the function answers: 0, or a code of failure."""
+        answer: int = self.address(self.struct.pack(*fields))
+        return answer
 
 
 @dataclass(frozen=True)

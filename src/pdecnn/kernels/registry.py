@@ -7,11 +7,9 @@ from importlib.util import find_spec
 import torch
 
 from pdecnn.kernels.advection_diffusion import cpu as advection_diffusion_cpu
-from pdecnn.kernels.advection_diffusion.op import LIBRARY
 from pdecnn.kernels.depthwise import cpu as depthwise_cpu
-from pdecnn.kernels.depthwise_norm import cpu as depthwise_norm_cpu
 from pdecnn.kernels.global_layer import cpu as global_layer_cpu
-from pdecnn.kernels.global_training import cpu as global_training_cpu
+from pdecnn.kernels.library import LIBRARY
 from pdecnn.kernels.native import Library, Missing, load
 from pdecnn.kernels.shared_expand import cpu as shared_expand_cpu
 from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu
@@ -20,9 +18,7 @@ from pdecnn.kernels.spectral_filter import cpu as spectral_filter_cpu
 NATIVE: dict[str, Callable[[Library], None]] = {
     "advection_diffusion": advection_diffusion_cpu.register,
     "depthwise": depthwise_cpu.register,
-    "depthwise_norm": depthwise_norm_cpu.register,
     "global_layer": global_layer_cpu.register,
-    "global_training": global_training_cpu.register,
     "shared_expand": shared_expand_cpu.register,
     "spectral_filter": spectral_filter_cpu.register,
 }

@@ -18,10 +18,9 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from pdecnn import functional
-from pdecnn.layers import fused_training
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
-from pdecnn.layers.coefficients import LearnedPair, NumberPair, make_pair
-from pdecnn.layers.fused_global import can_fuse, fold, run_fused
+from pdecnn.layers.coefficients import make_pair
+from pdecnn.layers.global_fusion import coefficient_pairs, match, norm_act, number_of_steps, stands_for
 from pdecnn.reference import subgrids
 from pdecnn.reference.advection_diffusion import Coefficient, trajectory
 from pdecnn.reference.boundary import Boundary
@@ -33,6 +32,7 @@ PREVIOUS_STATES = ("init", "input")
 Coefficients = tuple[Coefficient, Coefficient, Coefficient, Coefficient]
 
 
+@stands_for
 class GlobalLayer(nn.Module):
     """K Du Fort-Frankel steps of the equation above, then norm and activation: Algorithm 1 of [KS22].
 
@@ -153,13 +153,20 @@ class GlobalLayer(nn.Module):
         self.act = act_layer()
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor, *context: Tensor) -> Tensor:
-        """The layer's output; `context` is handed to `init` after `x`."""
+    def forward(self, x: Tensor, *context: Tensor, K: int | None = None) -> Tensor:
+        """The layer's output; `context` is handed to `init` after `x`. K steps, if given, instead of the layer's."""
         h, x = self.first_guess(x, *context)
-        if can_fuse(self, h):
-            out = run_fused(h, x, fold(self))
+        steps = self.K if K is None else number_of_steps("GlobalLayer", K)
+        fused = match(self, h, x, steps)
+        if fused is None:
+            given = {} if K is None else {"K": K}
+            out = norm_act(self.norm, self.act, self.solve(h, x, self.coefficients(h), **given))
+        elif fused.norm.training:
+            out = fused.train(h, x, self.act)
         else:
-            out = fused_training.norm_act(self.norm, self.act, self._advance(h, x))
+            out = fused.infer(h, x)
+            if fused.residual:
+                return out
         return self.drop_path(out) + x if self.residual else out
 
     def first_guess(self, x: Tensor, *context: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +181,7 @@ class GlobalLayer(nn.Module):
 
     def coefficients(self, h: Tensor) -> Coefficients:
         """`u, v, D_x, D_y` as the solver gets them, from the first guess `h`."""
-        pairs: Any = fused_training.coefficient_pairs(self.velocity, self.diffusion, h)
+        pairs: Any = coefficient_pairs(self.velocity, self.diffusion, h)
         (u, v), (D_x, D_y) = pairs
         if self.flow_sign < 0:
             u, v = -u, -v
@@ -187,13 +194,13 @@ class GlobalLayer(nn.Module):
             D_x, D_y = D_x + abs(u) * (dx / 2), D_y + abs(v) * (dy / 2)
         return u, v, D_x, D_y
 
-    def solve(self, h: Tensor, x: Tensor, coefficients: Coefficients) -> Tensor:
+    def solve(self, h: Tensor, x: Tensor, coefficients: Coefficients, K: int | None = None) -> Tensor:
         """`h^K` from the first guess `h`, the input `x` and the coefficients."""
-        h_prev = x if self.h_prev == "input" else h
+        h_prev, K = x if self.h_prev == "input" else h, self.K if K is None else K
         if not self.source_each_step:
             f = None if self.source is None else self.source(x)
-            return self._run(h, h_prev, f, coefficients, self.K)
-        for _ in range(self.K):
+            return self._run(h, h_prev, f, coefficients, K)
+        for _ in range(K):
             f = cast(nn.Module, self.source)(h + x)
             h_prev, h = h, self._run(h, h_prev, f, coefficients, 1)
         return h
@@ -223,39 +230,12 @@ class GlobalLayer(nn.Module):
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps; no parameter depends on it."""
-        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-            raise ValueError(f"GlobalLayer: K (number of time steps) must be an int of at least 1, got K={K!r}.")
-        self.K = K
+        self.K = number_of_steps("GlobalLayer", K)
 
     @property
     def spacings(self) -> tuple[float, float]:
         """The distances of the neighbours that the solver uses, along x and y."""
         return self.dilation * self.dx, self.dilation * self.dy
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the whole layer after `init` is depth-wise and of the published form.
-
-        That is: depth-wise velocities, depth-wise or constant diffusivities, the identity as source, batch norms and
-        ReLU or ReLU6 throughout, neighbours one pixel away, no bound and no upwinding. One kernel can then compute all.
-        """
-        return (
-            _is_depthwise(self.velocity)
-            and (isinstance(self.diffusion, NumberPair) or _is_depthwise(self.diffusion))
-            and isinstance(self.source, nn.Identity)
-            and _has_fixed_scale(self.norm)
-            and type(self.act) in (nn.ReLU, nn.ReLU6)
-            and not (self.velocity_bound or self.upwind or self.dilation > 1)
-        )
-
-    @property
-    def _is_basic(self) -> bool:
-        """Whether the solver gets coefficients as they are and as its source the input, if any; none is overridden."""
-        changed = self.flow_sign < 0 or self.velocity_bound or self.upwind or self.dilation > 1
-        is_input = type(self.source) is nn.Identity and fused_training.is_silent(self.source)
-        methods = ((self.solve, GlobalLayer.solve), (self.coefficients, GlobalLayer.coefficients))
-        own = all(getattr(mine, "__func__", None) is ours for mine, ours in methods)
-        return own and self.boundary == "periodic" and not changed and (self.source is None or is_input)
 
     def extra_repr(self) -> str:
         """The options that differ from the defaults, after channels, K and dt."""
@@ -272,23 +252,6 @@ class GlobalLayer(nn.Module):
         }
         others = [f", {name}={value!r}" for name, (value, default) in shown.items() if value != default]
         return f"{self.channels}, K={self.K}, dt={self.dt:g}" + "".join(others)
-
-    def _advance(self, h: Tensor, x: Tensor) -> Tensor:
-        """`solve` with the coefficients of `h`; in training by one operator, where it covers the layer's options."""
-        if not (self._is_basic and fused_training.can_solve(self.velocity, self.diffusion, h, self.K)):
-            return self.solve(h, x, self.coefficients(h))
-        return fused_training.solve(
-            self.velocity,
-            self.diffusion,
-            h,
-            x.to(h.dtype) if x is not h else h,
-            has_source=self.source is not None,
-            previous_is_input=self.h_prev == "input",
-            K=self.K,
-            dt=self.dt,
-            dx=self.dx,
-            dy=self.dy,
-        )
 
     def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
         H, W = h.shape[2:]
@@ -350,21 +313,6 @@ def _coef_eps(eps: float | str, channels: int) -> float:
         return float(channels)
     _check(eps > 0, f"coef_bn_eps must be a positive number or 'channels', got {eps!r}.")
     return eps
-
-
-def _is_depthwise(pair: nn.Module) -> bool:
-    return (
-        isinstance(pair, LearnedPair)
-        and not pair.gated
-        and all(type(op) is nn.Conv2d and op.groups == op.in_channels for op in (pair.op_x, pair.op_y))
-        and all(_has_fixed_scale(norm) for norm in (pair.norm_x, pair.norm_y))
-        and type(pair.act) in (nn.ReLU, nn.ReLU6)
-    )
-
-
-def _has_fixed_scale(norm: nn.Module) -> bool:
-    """Whether it is a batch norm (not a subclass, which may do more) that is an affine map in evaluation."""
-    return type(norm) is nn.BatchNorm2d and norm.running_mean is not None
 
 
 def _check_one_of(name: str, value: object, valid: tuple[object, ...]) -> None:

@@ -26,6 +26,9 @@ from torch import Tensor
 
 from pdecnn.reference.boundary import Boundary, neighbours
 
+MAX_STEPS = 10_000
+"""K is at most this: more steps are a mistake, or a file that means harm."""
+
 AXIS_NAMES = ("x", "y", "z")
 VELOCITY_NAMES = ("u", "v", "w")
 DIFFUSIVITY_NAMES = ("D_x", "D_y", "D_z")
@@ -60,7 +63,7 @@ def advection_diffusion(
         D_y: Diffusivity along y, given likewise. Must not be negative.
         f: Source, of the shape of `h`; none by default.
         h_prev: The state `h^{-1}` before `h`; equal to `h` by default.
-        K: Number of time steps, at least 1.
+        K: Number of time steps, from 1 to 10,000.
         dt: Time step.
         dx: Distance of neighbouring columns.
         dy: Distance of neighbouring rows.
@@ -210,6 +213,8 @@ def check_arguments(
         raise TypeError(f"{where}: K (number of time steps) must be an int, got {type(K).__name__}.")
     if K < 1:
         raise ValueError(f"{where}: K (number of time steps) must be at least 1, got K={K}.")
+    if K > MAX_STEPS:
+        raise ValueError(f"{where}: K (number of time steps) must be at most {MAX_STEPS}, got K={K}.")
     for name, value in (("dt", dt), *((f"d{a}", s) for a, s in zip(AXIS_NAMES, spacings, strict=False))):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{where}: {name} must be positive and finite, got {name}={value}.")

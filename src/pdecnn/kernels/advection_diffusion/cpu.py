@@ -1,22 +1,15 @@
 """The native twin of `pdecnn::advection_diffusion`: packs pointers, sizes and strides and calls `cpu.cpp`."""
 
-import struct
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pdecnn.kernels.advection_diffusion.op import LIBRARY, _backward_reference, _forward_reference, _like
+from pdecnn.kernels.advection_diffusion.op import _backward_reference, _forward_reference, _like, check
+from pdecnn.kernels.library import BOUNDARIES, DTYPES, LIBRARY, is_interleaved, like
 from pdecnn.kernels.native import Library
 
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
-BOUNDARIES = {"periodic": 0, "neumann": 1, "dirichlet": 2}
 _ABSENT = (0, 0, 0, 0, 0)
-
-# as `struct Problem`, `ForwardCall` and `BackwardCall` in cpu.cpp
-_PROBLEM = "8q 3d 35q"
-_FORWARD = struct.Struct(f"={_PROBLEM} 5q")
-_BACKWARD = struct.Struct(f"={_PROBLEM} 5q 42q")
 
 
 def _map(q: Tensor | None, shape: torch.Size) -> tuple[int, ...]:
@@ -28,18 +21,13 @@ def _map(q: Tensor | None, shape: torch.Size) -> tuple[int, ...]:
     return (q.data_ptr(), 0, q.stride(1) if q.ndim == 4 else 0, 0, 0)
 
 
-def _interleaved(h: Tensor) -> bool:
-    """Whether channels, not columns, are the ones that lie side by side in memory."""
-    return h.shape[1] > 1 and h.stride(1) == 1 and h.stride(3) != 1
-
-
 def _problem(
     inputs: Sequence[Tensor | None], K: int, dt: float, dx: float, dy: float, boundary: str
 ) -> tuple[int | float, ...]:
     h = inputs[0]
     assert h is not None
     maps = [x for q in inputs for x in _map(q, h.shape)]
-    return (_DTYPES[h.dtype], *h.shape, K, BOUNDARIES[boundary], _interleaved(h), dt, dx, dy, *maps)
+    return (DTYPES[h.dtype], *h.shape, K, BOUNDARIES[boundary], is_interleaved(h), dt, dx, dy, *maps)
 
 
 def register(library: Library) -> None:
@@ -61,11 +49,13 @@ def register(library: Library) -> None:
         dy: float,
         boundary: str,
     ) -> Tensor:
-        if h.dtype not in _DTYPES:
+        if h.dtype not in DTYPES:
             return _forward_reference(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary)
-        out = torch.empty_like(h)
-        problem = _problem((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary)
-        run_forward(_FORWARD.pack(*problem, out.data_ptr(), *out.stride()))
+        inputs = (h, h_prev, u, v, D_x, D_y, f)
+        check(inputs, K, dt, dx, dy, boundary)
+        out = like(h)
+        problem = _problem(inputs, K, dt, dx, dy, boundary)
+        run_forward(*problem, out.data_ptr(), *out.stride())
         return out
 
     def backward(
@@ -84,26 +74,28 @@ def register(library: Library) -> None:
         boundary: str,
         needs: Sequence[bool],
     ) -> list[Tensor]:
-        if h.dtype not in _DTYPES:
+        if h.dtype not in DTYPES:
             return _backward_reference(grad, h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary, needs)
         inputs = (h, h_prev, u, v, D_x, D_y, f)
+        check(inputs, K, dt, dx, dy, boundary, grad)
         grads, sums, packed = [], [], []
         for q, need in zip(inputs, needs, strict=True):
             if not need or q is None:
                 g, s = h.new_empty(0), None
                 packed += [*_ABSENT, 0]
             elif q.shape == h.shape:
-                g, s = torch.empty_like(h), None
+                g, s = like(h), None
                 packed += [g.data_ptr(), *g.stride(), 0]
             else:  # one number per plane, added up below
                 g, s = _like(q, h), h.new_empty(h.shape[:2], dtype=torch.float64)
                 packed += [*_ABSENT, s.data_ptr()]
             grads.append(g)
             sums.append(s)
-        run_backward(_BACKWARD.pack(*_problem(inputs, K, dt, dx, dy, boundary), *_map(grad, h.shape), *packed))
+        run_backward(*_problem(inputs, K, dt, dx, dy, boundary), *_map(grad, h.shape), *packed)
         for i, s in enumerate(sums):
             if s is not None:
-                grads[i].copy_((s.sum(0) if grads[i].ndim == 4 else s.sum()).view(grads[i].shape))
+                per_channel = s.sum(0)  # torch splits a sum over all among threads, not one over a dimension
+                grads[i].copy_((per_channel if grads[i].ndim == 4 else per_channel.sum()).view(grads[i].shape))
         return grads
 
     LIBRARY.impl("advection_diffusion", forward, "CPU")

@@ -5,103 +5,327 @@
 // the wave are held. With a periodic border the first rows need the last ones, hence level k starts at row k and ends,
 // having wrapped around, at row k-1: rows are counted on ("virtual rows" H, H+1, ...), and the first rows are kept.
 // Nothing is computed twice, and two buffers per row suffice: level k overwrites level k-2.
+//
+// Backward, the trajectory is computed again under the wave, all levels kept, and a second wave runs the adjoint behind it.
+// Its level j is the gradient G of h^{K-j}. Level 0, the incoming gradient, is read at row y at time y + K; level j follows
+// at time y + K + j, when all states around row y are there. One time later the sums of rows y-1, y and y+1 are complete
+// and the gradients of the fields are written.
 #pragma once
 
-#include "scheme.h"
+#include "formulas.h"
 
 namespace PDECNN_NS {
 
-// Which of the kept rows holds row y: the first `reserved` rows stay, the others share a ring of `ring` rows.
-class Slots {
- public:
-  Slots(int64_t H, int64_t reserved, int64_t ring) : H_(H), reserved_(reserved), ring_(ring) {}
-  int64_t count() const { return min(H_, reserved_ + ring_); }
-  // The table of all rows, so that no loop divides.
-  void fill(int32_t* slot) const {
-    for (int64_t y = 0; y < H_; ++y)
-      slot[y] = int32_t(H_ <= reserved_ + ring_ || y < reserved_ ? y : reserved_ + (y - reserved_) % ring_);
-  }
+PDECNN_INLINE int64_t actual_row(int64_t virtual_row, int64_t H) { return virtual_row < H ? virtual_row : virtual_row % H; }
 
- private:
-  int64_t H_, reserved_, ring_;
-};
-
-PDECNN_INLINE int64_t actual_row(int64_t virtual_row, int64_t H) {
-  return virtual_row < H ? virtual_row : virtual_row % H;
-}
-
-// The rows kept of one group: `per_slot` rows of numbers for each slot, and `extra` ones.
+// The rows kept of one group: `per_slot` rows of numbers for each slot, and `extra` ones. The first `reserved` rows of the
+// planes stay in a slot of their own, the others share a ring of one more.
 template <class A>
 class Kept {
  public:
-  Kept(const RowLayout& l, const Slots& slots, int64_t H, int64_t per_slot, int64_t extra)
-      : l_(l), per_slot_(per_slot), H_(H), table_bytes_(round_up(H * int64_t(sizeof(int32_t)), 64)),
-        arena_(size_t(table_bytes_ + (slots.count() * per_slot + extra) * l.stride * int64_t(sizeof(A)))) {
+  Kept(const RowLayout& l, int64_t H, int64_t reserved, int64_t per_slot, int64_t extra)
+      : l_(l), per_slot_(per_slot), table_bytes_(round_up(H * int64_t(sizeof(int32_t)), 64)), slots_(min(H, 2 * reserved + 1)),
+        arena_(size_t(table_bytes_ + (slots_ * per_slot + extra) * l.stride * int64_t(sizeof(A)))) {
     if (!arena_.ok()) return;
-    slots.fill(table());
+    for (int64_t y = 0; y < H; ++y)  // a table, so that no loop divides
+      table()[y] = int32_t(y < reserved ? y : reserved + (y - reserved) % (reserved + 1));
     rows_ = reinterpret_cast<A*>(arena_.data() + table_bytes_) + l.front;
-    extra_ = rows_ + slots.count() * per_slot * l.stride;
   }
   bool ok() const { return arena_.ok(); }
   // Row i of the numbers kept for row y.
   A* at(int64_t y, int64_t i) const { return rows_ + (table()[y] * per_slot_ + i) * l_.stride; }
-  A* extra(int64_t i) const { return extra_ + i * l_.stride; }
+  A* extra(int64_t i) const { return rows_ + (slots_ * per_slot_ + i) * l_.stride; }
+  Weights<A*> weights(int64_t y) const {
+    auto row = [&](int64_t i) { return at(y, i); };
+    return {row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)};
+  }
 
  private:
   int32_t* table() const { return reinterpret_cast<int32_t*>(arena_.data()); }
   RowLayout l_;
-  int64_t per_slot_, H_, table_bytes_;
+  int64_t per_slot_, table_bytes_, slots_;
   Arena arena_;
-  A *rows_ = nullptr, *extra_ = nullptr;
+  A* rows_ = nullptr;
 };
 
-// Rows y+1 and y-1; beyond a border that is not periodic stands `self` (mirrored) or `zero`.
-template <class A, class At>
-PDECNN_INLINE void rows_beside(const Scheme<A>& q, int64_t y, int64_t H, const At& at, A* zero, A*& plus, A*& minus) {
-  const bool mirrored = q.boundary == kNeumann;
-  plus = y + 1 < H ? at(y + 1) : q.periodic() ? at(0) : mirrored ? at(y) : zero;
-  minus = y > 0 ? at(y - 1) : q.periodic() ? at(H - 1) : mirrored ? at(y) : zero;
-}
-
+// How rows are read and written, by the type that they are stored in.
 template <class A>
-PDECNN_INLINE void copy_row(A* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t n) {
-  PDECNN_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) to[i] = from[i];
-}
+struct Storage {
+  void (*load)(A* row, const Map&, const Group&, const RowLayout&, int64_t y);
+  void (*store)(const A* row, const Map&, const Group&, const RowLayout&, int64_t y);
+};
 
-// What the forward march keeps: per row the coefficients and two states; besides, the fields of the newest row and zeros.
+// Solves the groups of one problem. What is kept of a row: 8 weights, then the states and, backward, 6 sums and 2 G.
 template <class A>
-struct ForwardRows {
-  static constexpr int kStates = Coefficients<A>::kRows, kPerSlot = kStates + 2;
-  static constexpr int kFields = 8, kZero = kFields, kExtra = kFields + 1;
+class March {
+ public:
+  March(const Problem& p, const Storage<A>& storage, bool adjoint)
+      : p_(p), q_(p), storage_(storage), adjoint_(adjoint), first_state_(adjoint ? kStates : kWeights) {}
 
-  static Kept<A> keep(const RowLayout& l, int64_t H, int64_t K) {
-    return Kept<A>(l, Slots(H, K + 1, K + 2), H, kPerSlot, kExtra);
+  // Runs forward or backward for every group, with one set of kept rows per thread and layout.
+  template <class Run>
+  Status each_group(const Run& run) const {
+    if (p_.N * p_.C == 0) return kOk;
+    const Grouping grouping(p_.N, p_.C, p_.W, p_.interleaved != 0, adjoint_ ? kBackwardRow : kForwardRow);
+    const int64_t elements = grouping.segments * grouping.lanes * p_.H * p_.W * p_.K;
+    int32_t failed = 0;
+    const Status status = parallel_for(grouping.count, max<int64_t>(1, 65536 / elements), [&](int64_t begin, int64_t end) {
+      while (begin < end) {
+        Group g;
+        const RowLayout l = grouping.group(begin, p_.W, sizeof(A), g);
+        const Kept<A> kept = adjoint_ ? Kept<A>(l, p_.H, 2 * p_.K + 2, kStates + p_.K + 2, kExtra)
+                                      : Kept<A>(l, p_.H, p_.K + 1, kWeights + 2, kExtra);
+        if (!kept.ok()) {
+          failed = 1;
+          return;
+        }
+        for (; begin < end; ++begin) {
+          const RowLayout next = grouping.group(begin, p_.W, sizeof(A), g);
+          if (next.segments != l.segments || next.lanes != l.lanes) break;
+          run(g, l, kept);
+        }
+      }
+    });
+    return failed ? kOutOfMemory : status;
   }
-};
 
-// Solves the K steps for one group. `read(y, h, h_prev) -> Fields` brings row y; `write(y, h)` takes row y of h^K.
-template <class A, class Read, class Write>
-void march(const Scheme<A>& q, const RowLayout& l, int64_t H, int64_t K, const Kept<A>& kept, Read&& read, Write&& write) {
-  using R = ForwardRows<A>;
-  A* zero = kept.extra(R::kZero);
-  for (int64_t t = 0; t < H + 2 * K; ++t) {
-    if (t < H) {
-      A *h = kept.at(t, R::kStates), *h_prev = kept.at(t, R::kStates + 1);
-      const Fields<A> fields = read(t, h, h_prev);
-      coefficients_row(q, l, fields, Coefficients<A>::at(kept.at(t, 0), l.stride), t, H, false);
-      q.state_halos(h, l);
+  void forward(const Group& g, const RowLayout& l, const Kept<A>& kept, const Map& out) const {
+    for (int64_t t = 0; t < p_.H + 2 * p_.K; ++t)
+      advance(t, g, l, kept, [&](int64_t y, const A* h) { storage_.store(h, out, g, l, y); });
+  }
+
+  void backward(const Group& g, const RowLayout& l, const Kept<A>& kept, const BackwardCall& call) const {
+    const int64_t H = p_.H, K = p_.K;
+    auto gradient_halos = [&](A* G) {
+      if (q_.periodic()) wrap_halos(G, l);
+      else zero_halos(G, l);
+    };
+    const Gradient* wanted[] = {&call.h, &call.h_prev, &call.u, &call.v, &call.D_x, &call.D_y, &call.f};
+    for (const Gradient* to : wanted) clear(*to, g, l);
+    for (int64_t t = 0; t < H + 4 * K + 2; ++t) {
+      advance(t, g, l, kept, [](int64_t, const A*) {});
+      if (t >= 2 * K && t < H + 2 * K) {
+        const int64_t y = actual_row(t - K, H);
+        storage_.load(kept.at(y, kG + K % 2), call.grad_out, g, l, y);
+        gradient_halos(kept.at(y, kG + K % 2));
+      }
+      const int64_t late = t - 2 * K;
+      for (int64_t j = max<int64_t>(1, (late - H + 2) / 2); j <= min(K, late / 2); ++j) {
+        const int64_t y = actual_row(t - K - j, H);
+        if (j == 1) adjoint_row<true>(y, K - j, l, kept);
+        else adjoint_row<false>(y, K - j, l, kept);
+        gradient_halos(kept.at(y, kG + (K - j) % 2));
+        if (j == K) finish_sums(y, l, kept);
+      }
+      if (t >= 4 * K + 2) write_gradients(actual_row(t - 2 * K - 1, H), g, l, kept, call);
     }
+  }
+
+ private:
+  static constexpr int kWeights = 8, kSums = kWeights, kG = kSums + 6, kStates = kG + 2;
+  // the newest row of u, D_x, D_y, f, and v at y-1, y, y+1; zeros; P with its sign turned; a result
+  enum Extra { kU, kD_x, kD_y, kF, kV, kZero = kV + 3, kNegative, kResult, kExtra };
+  // Numbers of a row that are worked on together: enough to pay for the row's set-up, few enough to stay in cache.
+  static constexpr int64_t kForwardRow = 256, kBackwardRow = 192;
+
+  // Where the state h^k of a row is kept: all from h^{-1} on, or two in turn.
+  int64_t state(int64_t k) const { return first_state_ + (adjoint_ ? k + 1 : (k + 2) % 2); }
+
+  // Rows y+1 and y-1 of state k; beyond a border that is not periodic stands the row itself (mirrored) or zero.
+  void beside(int64_t y, int64_t k, const Kept<A>& kept, const A*& yp, const A*& ym) const {
+    const A* self = q_.boundary == kNeumann ? kept.at(y, state(k)) : kept.extra(kZero);
+    yp = y + 1 < p_.H ? kept.at(y + 1, state(k)) : q_.periodic() ? kept.at(0, state(k)) : self;
+    ym = y > 0 ? kept.at(y - 1, state(k)) : q_.periodic() ? kept.at(p_.H - 1, state(k)) : self;
+  }
+  // Halos of a row take the opposite border, or the near one times `parity`.
+  void halos(A* row, const RowLayout& l, A parity) const {
+    if (q_.periodic()) wrap_halos(row, l);
+    else mirror_halos(row, l, parity);
+  }
+
+  // Time t of the first wave; write(y, h) takes the rows of h^K.
+  template <class Write>
+  void advance(int64_t t, const Group& g, const RowLayout& l, const Kept<A>& kept, const Write& write) const {
+    if (t < p_.H) read(t, g, l, kept);
     // level k at row t - k, while k <= t - k <= H + k - 1
-    for (int64_t k = max<int64_t>(1, (t - H + 2) / 2); k <= min(K, t / 2); ++k) {
-      const int64_t y = actual_row(t - k, H), from = R::kStates + (k - 1) % 2, to = R::kStates + k % 2;
-      A *plus, *minus, *next = kept.at(y, to);
-      rows_beside(q, y, H, [&](int64_t i) { return kept.at(i, from); }, zero, plus, minus);
-      step_row(l.length, l.lanes, Coefficients<A>::at(kept.at(y, 0), l.stride), next, kept.at(y, from), plus, minus);
-      if (k == K) write(y, next);
-      else q.state_halos(next, l);
+    for (int64_t k = max<int64_t>(1, (t - p_.H + 2) / 2); k <= min(p_.K, t / 2); ++k) {
+      const int64_t y = actual_row(t - k, p_.H);
+      const A *yp, *ym;
+      A* next = kept.at(y, state(k));
+      beside(y, k - 1, kept, yp, ym);
+      if (adjoint_) std::memcpy(next, kept.at(y, state(k - 2)), size_t(l.length) * sizeof(A));
+      step_row(l.length, l.lanes, kept.weights(y), next, kept.at(y, state(k - 1)), yp, ym);
+      if (k == p_.K) write(y, next);
+      if (k < p_.K || adjoint_) halos(next, l, q_.state_parity());
     }
   }
-}
+
+  // `next` holds h^{k-1} on entry and h^{k+1} on return. A function of its own, for the addresses fill the registers.
+  static PDECNN_NOINLINE void step_row(int64_t n, int64_t e, const Weights<A*>& weights, A* next, const A* h, const A* yp,
+                                       const A* ym) {
+    const Weights<A*> w = weights;
+    PDECNN_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) {
+      const Weights<A> at{w.a[i], w.b[i], w.c_plus[i], w.c_minus[i], w.d_plus[i], w.d_minus[i], w.s[i], A(0)};
+      next[i] = step(at, next[i], Around<A>{h[i], h[i + e], h[i - e], yp[i], ym[i]});
+    }
+  }
+
+  // Row y of the fields: its states and weights. Rows come in the order 0, 1, 2, ...
+  void read(int64_t y, const Group& g, const RowLayout& l, const Kept<A>& kept) const {
+    A *h = kept.at(y, state(0)), *h_prev = kept.at(y, state(-1)), *u = kept.extra(kU), *D_x = kept.extra(kD_x),
+      *D_y = kept.extra(kD_y);
+    const int64_t n = l.length, e = l.lanes;
+    storage_.load(h, p_.h, g, l, y);
+    if (p_.h_prev.data == nullptr) std::memcpy(h_prev, h, size_t(n) * sizeof(A));
+    else storage_.load(h_prev, p_.h_prev, g, l, y);
+    halos(h, l, q_.state_parity());
+    storage_.load(u, p_.u, g, l, y);
+    halos(u, l, q_.velocity_parity());
+    storage_.load(D_x, p_.D_x, g, l, y);
+    storage_.load(D_y, p_.D_y, g, l, y);
+    const A* f = kept.extra(p_.f.data == nullptr ? kZero : kF);
+    if (p_.f.data != nullptr) storage_.load(kept.extra(kF), p_.f, g, l, y);
+    auto v_row = [&](int64_t i) { return kept.extra(kV + (i + 3) % 3); };
+    for (int64_t i = y == 0 ? -1 : y + 1; i <= y + 1; ++i) load_v(v_row(i), i, g, l);
+    const A *v = v_row(y), *v_yp = v_row(y + 1), *v_ym = v_row(y - 1);
+    const Weights<A*> to = kept.weights(y);
+    PDECNN_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) {
+      const Weights<A> w = weights(q_, u[i], u[i + e], u[i - e], v[i], v_yp[i], v_ym[i], D_x[i], D_y[i], f[i]);
+      to.a[i] = w.a, to.b[i] = w.b, to.c_plus[i] = w.c_plus, to.c_minus[i] = w.c_minus;
+      to.d_plus[i] = w.d_plus, to.d_minus[i] = w.d_minus, to.s[i] = w.s, to.r[i] = w.r;
+    }
+    fold(y, l, to);
+  }
+  void load_v(A* row, int64_t y, const Group& g, const RowLayout& l) const {
+    const int64_t last = p_.H - 1, from = y < 0 ? (q_.periodic() ? last : 0) : y > last ? (q_.periodic() ? 0 : last) : y;
+    storage_.load(row, p_.v, g, l, from);
+    if (from != y && !q_.periodic())
+      for (int64_t i = 0; i < l.length; ++i) row[i] *= q_.velocity_parity();
+  }
+
+  // What is beyond a border that is not periodic is a multiple of what is inside: its weight moves to the centre. The
+  // adjoint reads c+- from neighbours too, so their halos must hold what is beyond the border.
+  void fold(int64_t y, const RowLayout& l, const Weights<A*>& w) const {
+    if (q_.periodic()) {
+      if (adjoint_) wrap_halos(w.c_plus, l), wrap_halos(w.c_minus, l);
+      return;
+    }
+    const A parity = q_.state_parity();
+    auto edge = [&](A* weight, int64_t first, int64_t last) {
+      for (int64_t s = 0; s < l.segments; ++s)
+        for (int64_t i = l.pixel0(s) + first * l.lanes; i < l.pixel0(s) + last * l.lanes; ++i) {
+          w.b[i] += parity * weight[i];
+          weight[i] = 0;
+        }
+    };
+    edge(w.c_minus, 0, 1);
+    edge(w.c_plus, l.W - 1, l.W);
+    if (y == 0) edge(w.d_minus, 0, l.W);
+    if (y == p_.H - 1) edge(w.d_plus, 0, l.W);
+    A* rows[] = {w.a, w.b, w.c_plus, w.c_minus, w.d_plus, w.d_minus, w.s};
+    for (A* row : rows) zero_halos(row, l);
+  }
+
+  // One step of the adjoint at one row, from h^{k+1} to h^k: adds to the sums, and turns the gradient of h^{k+2} (none in
+  // the first step) into that of h^k.
+  template <bool kFirst>
+  PDECNN_NOINLINE void adjoint_row(int64_t y, int64_t k, const RowLayout& l, const Kept<A>& kept) const {
+    const int64_t n = l.length, e = l.lanes, from = kG + (k + 1) % 2;
+    const A *G_yp = kept.extra(kZero), *G_ym = G_yp, *d_minus_yp = G_yp, *d_plus_ym = G_yp, *yp, *ym;
+    beside(y, k, kept, yp, ym);
+    if (q_.periodic() || y + 1 < p_.H) {
+      const int64_t up = y + 1 < p_.H ? y + 1 : 0;
+      G_yp = kept.at(up, from), d_minus_yp = kept.weights(up).d_minus;
+    }
+    if (q_.periodic() || y > 0) {
+      const int64_t down = y > 0 ? y - 1 : p_.H - 1;
+      G_ym = kept.at(down, from), d_plus_ym = kept.weights(down).d_plus;
+    }
+    const Weights<A*> w = kept.weights(y);
+    const Sums<A*> sums = sums_of(y, kept);
+    const A *h = kept.at(y, state(k)), *h_prev = kept.at(y, state(k - 1)), *h_next = kept.at(y, state(k + 1)),
+            *G = kept.at(y, from);
+    A* to = kept.at(y, kG + k % 2);
+    PDECNN_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) {
+      Sums<A> s{};
+      if (!kFirst) s = {sums.G[i], sums.Gh[i], sums.A_x[i], sums.A_y[i], sums.B_x[i], sums.B_y[i]};
+      s.add(G[i], Around<A>{h[i], h[i + e], h[i - e], yp[i], ym[i]}, h_prev[i], h_next[i]);
+      const A older = kFirst ? A(0) : to[i];
+      to[i] = adjoint_step<A>(w.a[i], older, w.b[i], G[i], w.c_plus[i - e] * G[i - e], w.c_minus[i + e] * G[i + e],
+                              d_plus_ym[i] * G_ym[i], d_minus_yp[i] * G_yp[i]);
+      sums.G[i] = s.G, sums.Gh[i] = s.Gh, sums.A_x[i] = s.A_x, sums.A_y[i] = s.A_y, sums.B_x[i] = s.B_x, sums.B_y[i] = s.B_y;
+    }
+  }
+  Sums<A*> sums_of(int64_t y, const Kept<A>& kept) const {
+    auto row = [&](int64_t i) { return kept.at(y, kSums + i); };
+    return {row(0), row(1), row(2), row(3), row(4), row(5)};
+  }
+  // Turns Gh into P = r Gh. The divergence reads mirrored velocities beyond the border, so its adjoint mirrors with the
+  // other sign.
+  void finish_sums(int64_t y, const RowLayout& l, const Kept<A>& kept) const {
+    A *P = sums_of(y, kept).Gh, *r = kept.weights(y).r;
+    const int64_t n = l.length;
+    PDECNN_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) P[i] *= r[i];
+    halos(P, l, -q_.velocity_parity());
+  }
+
+  void write_gradients(int64_t y, const Group& g, const RowLayout& l, const Kept<A>& kept, const BackwardCall& call) const {
+    const int64_t n = l.length, e = l.lanes;
+    const Sums<A*> sums = sums_of(y, kept);
+    const A *P = sums.Gh, *P_yp = P, *P_ym = P;
+    if (!q_.periodic() && (y == 0 || y == p_.H - 1)) {
+      A* beyond = kept.extra(kNegative);
+      for (int64_t i = 0; i < n; ++i) beyond[i] = -q_.velocity_parity() * P[i];
+      P_yp = P_ym = beyond;
+    }
+    if (q_.periodic() || y + 1 < p_.H) P_yp = sums_of(y + 1 < p_.H ? y + 1 : 0, kept).Gh;
+    if (q_.periodic() || y > 0) P_ym = sums_of(y > 0 ? y - 1 : p_.H - 1, kept).Gh;
+    const A *a = kept.weights(y).a, *r = kept.weights(y).r, *G_0 = kept.at(y, kG), *G_1 = kept.at(y, kG + 1);
+    A* result = kept.extra(kResult);
+    auto emit = [&](const Gradient& to, auto&& value) {
+      if (to.map.data == nullptr && to.sums == nullptr) return;
+      PDECNN_VECTORIZE
+      for (int64_t i = 0; i < n; ++i) result[i] = value(i);
+      if (to.map.data != nullptr) storage_.store(result, to.map, g, l, y);
+      if (to.sums != nullptr) add_up(to, result, g, l);
+    };
+    if (p_.h_prev.data == nullptr) emit(call.h, [&](int64_t i) { return G_0[i] + a[i] * G_1[i]; });
+    else emit(call.h, [&](int64_t i) { return G_0[i]; });
+    emit(call.h_prev, [&](int64_t i) { return a[i] * G_1[i]; });
+    emit(call.u, [&](int64_t i) { return gradient_of_u(q_, r[i], sums.A_x[i], P[i - e], P[i + e]); });
+    emit(call.v, [&](int64_t i) { return gradient_of_v(q_, r[i], sums.A_y[i], P_ym[i], P_yp[i]); });
+    emit(call.D_x, [&](int64_t i) { return gradient_of_D(q_.B2_x, r[i], sums.B_x[i]); });
+    emit(call.D_y, [&](int64_t i) { return gradient_of_D(q_.B2_y, r[i], sums.B_y[i]); });
+    emit(call.f, [&](int64_t i) { return gradient_of_f(q_, r[i], sums.G[i]); });
+  }
+
+  // Gradients that are one number for each plane.
+  double& sum_of(const Gradient& to, const Group& g, int64_t s, int64_t lane) const {
+    return static_cast<double*>(to.sums)[g.n[s] * p_.C + g.c[s] + lane];
+  }
+  void clear(const Gradient& to, const Group& g, const RowLayout& l) const {
+    if (to.sums == nullptr) return;
+    for (int64_t s = 0; s < l.segments; ++s)
+      for (int64_t c = 0; c < l.lanes; ++c) sum_of(to, g, s, c) = 0;
+  }
+  void add_up(const Gradient& to, const A* row, const Group& g, const RowLayout& l) const {
+    for (int64_t s = 0; s < l.segments; ++s)
+      for (int64_t c = 0; c < l.lanes; ++c) {
+        double sum = 0;
+        for (int64_t x = 0; x < l.W; ++x) sum += double(row[l.pixel0(s) + x * l.lanes + c]);
+        sum_of(to, g, s, c) += sum;
+      }
+  }
+
+  const Problem& p_;
+  const Scheme<A> q_;
+  const Storage<A>& storage_;
+  const bool adjoint_;
+  const int64_t first_state_;
+};
 
 }  // namespace PDECNN_NS

@@ -11,18 +11,33 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from pdecnn.kernels.library import BOUNDARIES, TAGS, like
+from pdecnn.kernels.library import LIBRARY as LIBRARY
 from pdecnn.reference import advection_diffusion as reference
+from pdecnn.reference.advection_diffusion import MAX_STEPS, check_arguments
 
-LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")
 _ARGUMENTS = (
     "Tensor h, Tensor? h_prev, Tensor u, Tensor v, Tensor D_x, Tensor D_y, Tensor? f, "
     "int K, float dt, float dx, float dy, str boundary"
 )
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-LIBRARY.define(f"advection_diffusion({_ARGUMENTS}) -> Tensor", tags=_TAGS)
-LIBRARY.define(f"advection_diffusion_backward(Tensor grad, {_ARGUMENTS}, bool[7] needs) -> Tensor[]", tags=_TAGS)
+LIBRARY.define(f"advection_diffusion({_ARGUMENTS}) -> Tensor", tags=TAGS)
+LIBRARY.define(f"advection_diffusion_backward(Tensor grad, {_ARGUMENTS}, bool[7] needs) -> Tensor[]", tags=TAGS)
 
 Inputs = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
+def check(inputs: Inputs, K: int, dt: float, dx: float, dy: float, boundary: str, grad: Tensor | None = None) -> None:
+    """Raises what the front door raises, at little cost: the operator may be called by anyone."""
+    h, h_prev, u, v, D_x, D_y, f = inputs
+    shape, dtype = h.shape, h.dtype
+    good = len(shape) == 4 and shape[2] > 0 and shape[3] > 0 and 1 <= K <= MAX_STEPS and boundary in BOUNDARIES
+    for q in (h_prev, f, grad):
+        good = good and (q is None or (q.shape == shape and q.dtype is dtype))
+    for c in (u, v, D_x, D_y):
+        good = good and c.dtype is dtype and (c.shape == shape or c.ndim == 0 or c.shape == (1, shape[1], 1, 1))
+    if not (good and dt > 0 and dx > 0 and dy > 0):
+        check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
+        raise ValueError(f"advection_diffusion_backward: expected grad like h {tuple(shape)}, {dtype}.")
 
 
 def _solve(inputs: Inputs, K: int, dt: float, dx: float, dy: float, boundary: str) -> Tensor:
@@ -47,7 +62,7 @@ def _forward_reference(
     boundary: str,
 ) -> Tensor:
     out = _solve((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary)
-    return torch.empty_like(h).copy_(out)  # in the memory format of h, as every kernel answers
+    return like(h).copy_(out)  # in the memory format of h, as every kernel answers
 
 
 def _backward_reference(
@@ -92,7 +107,7 @@ LIBRARY.impl("advection_diffusion_backward", _backward_reference, "CompositeExpl
 
 @torch.library.register_fake("pdecnn::advection_diffusion", lib=LIBRARY)
 def _forward_fake(h: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(h)
+    return like(h)
 
 
 @torch.library.register_fake("pdecnn::advection_diffusion_backward", lib=LIBRARY)
@@ -104,7 +119,7 @@ def _backward_fake(grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 def _like(q: Tensor, h: Tensor) -> Tensor:
     """An empty gradient for `q`: maps in the memory format of `h`, smaller coefficients contiguous."""
-    return torch.empty_like(h) if q.shape == h.shape else h.new_empty(q.shape)
+    return like(h) if q.shape == h.shape else h.new_empty(q.shape)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -18,8 +18,9 @@ import torch
 import triton
 from torch import Tensor
 
+from pdecnn.kernels.advection_diffusion.op import check
 from pdecnn.kernels.advection_diffusion.triton_kernels import backward_kernel, forward_kernel
-from pdecnn.reference.boundary import Boundary
+from pdecnn.kernels.library import BOUNDARIES, like
 
 TILE_ELEMENTS = 1024
 """Largest tile: 16 warps of 2 elements per thread. More elements per thread spill registers (compiled for sm_90)."""
@@ -29,8 +30,6 @@ SCRATCH_BYTES = 256 * 2**20
 
 # No software pipelining: a load must not be moved before the barrier that makes its value visible.
 OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}
-
-BOUNDARY_CODE = {Boundary.PERIODIC: 0, Boundary.NEUMANN: 1, Boundary.DIRICHLET: 2}
 
 
 def forward(
@@ -52,7 +51,8 @@ def forward(
     `h_prev=None` means `h_prev = h`, `f=None` means no source. The coefficients are tensors of the shape of `h`, of
     `(1, C, 1, 1)` or of no dimension. Any strides; arithmetic in float64 for float64, else in float32.
     """
-    out = torch.empty_like(h)
+    check((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary)
+    out = like(h)
     N, C, H, W = h.shape
     if N * C == 0:
         return out
@@ -64,7 +64,7 @@ def forward(
         forward_kernel[(programs,)](
             *_fields(h, out, h, h if h_prev is None else h_prev, u, v, D_x, D_y, h if f is None else f),
             states, N * C, C, H, W, K, *_scalars(dt, dx, dy),
-            BOUNDARY=BOUNDARY_CODE[Boundary(boundary)], HAS_F=f is not None,
+            BOUNDARY=BOUNDARIES[boundary], HAS_F=f is not None,
             ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,
             num_warps=num_warps, **OPTIONS,
         )  # fmt: skip
@@ -91,14 +91,15 @@ def backward(
 
     With `h_prev=None` the gradient of `h` holds both of its roles, and that of `h_prev` is empty.
     """
+    check((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary, grad)
     N, C, H, W = h.shape
     needs = [need and q is not None for need, q in zip(needs, (h, h_prev, u, v, D_x, D_y, f), strict=True)]
     coefficients = (u, v, D_x, D_y)
     kinds = [_kind(c, h, need) for c, need in zip(coefficients, needs[2:6], strict=True)]
     dtype = _arithmetic_dtype(h)
 
-    maps = {i: torch.empty_like(h) for i in (0, 1, 6) if needs[i]}
-    maps |= {2 + i: torch.empty_like(h) for i, kind in enumerate(kinds) if kind == 1}
+    maps = {i: like(h) for i in (0, 1, 6) if needs[i]}
+    maps |= {2 + i: like(h) for i, kind in enumerate(kinds) if kind == 1}
     sums = {2 + i: torch.empty(N, C, dtype=dtype, device=h.device) for i, kind in enumerate(kinds) if kind == 2}
 
     if N * C > 0 and any(needs):
@@ -107,12 +108,12 @@ def backward(
         programs = _programs(h, num_warps, per_program * dtype.itemsize)
         scratch = torch.empty(programs * per_program, dtype=dtype, device=h.device)
         outputs = [maps.get(i, sums.get(i, scratch)) for i in range(7)]
-        strides = torch.empty_like(h, device="meta").stride()  # of every gradient map
+        strides = like(h.detach().to("meta")).stride()  # of every gradient map
         with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
             backward_kernel[(programs,)](
                 *_fields(h, grad, h, h if h_prev is None else h_prev, *coefficients, h if f is None else f),
                 *outputs, *strides, scratch, N * C, C, H, W, K, *_scalars(dt, dx, dy),
-                BOUNDARY=BOUNDARY_CODE[Boundary(boundary)], HAS_F=f is not None, HAS_H_PREV=h_prev is not None,
+                BOUNDARY=BOUNDARIES[boundary], HAS_F=f is not None, HAS_H_PREV=h_prev is not None,
                 NEEDS_H=needs[0], NEEDS_H_PREV=needs[1],
                 U=kinds[0], V=kinds[1], D_X=kinds[2], D_Y=kinds[3], NEEDS_F=needs[6],
                 ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,

@@ -1,7 +1,7 @@
 // Vectors of the width that the instruction set has. GCC and clang know them as a type; elsewhere they are an array.
 #pragma once
 
-#include "pdecnn.h"
+#include "parallel.h"
 
 namespace PDECNN_NS {
 
@@ -65,6 +65,26 @@ template <class T, class A>
 PDECNN_INLINE void write_numbers(T* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t n) {
   PDECNN_VECTORIZE
   for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i]);
+}
+
+// A row of numbers that are `stride` apart in memory; the usual widths are known to the compiler.
+template <class T, class A>
+PDECNN_INLINE void read_strided(A* to, const T* from, int64_t stride, int64_t n) {
+  if (stride != 1)
+    for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i * stride]);
+  else if (n == 8) read_numbers(to, from, 8);
+  else if (n == 16) read_numbers(to, from, 16);
+  else if (n == 32) read_numbers(to, from, 32);
+  else read_numbers(to, from, n);
+}
+template <class T, class A>
+PDECNN_INLINE void write_strided(T* to, int64_t stride, const A* from, int64_t n) {
+  if (stride != 1)
+    for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i * stride]);
+  else if (n == 8) write_numbers(to, from, 8);
+  else if (n == 16) write_numbers(to, from, 16);
+  else if (n == 32) write_numbers(to, from, 32);
+  else write_numbers(to, from, n);
 }
 
 }  // namespace PDECNN_NS

@@ -1,4 +1,4 @@
-// What every kernel shares: the C ABI, the instruction set's namespace, threads, and the storage types.
+// What every kernel shares: the C ABI, the instruction set's namespace, and the storage types.
 //
 // A kernel's sources are compiled once for each instruction set. All code lives in the namespace PDECNN_NS, which has
 // the name of the instruction set in it, so that the linker never merges two builds of one inline function. For the same
@@ -30,21 +30,19 @@
 #define PDECNN_VECTORIZE
 #endif
 
+#define PDECNN_UNROLL _Pragma("GCC unroll 8")
+
 #if defined(_MSC_VER)
 #define PDECNN_RESTRICT __restrict
 #define PDECNN_INLINE __forceinline
+#define PDECNN_NOINLINE __declspec(noinline)
 #else
 #define PDECNN_RESTRICT __restrict__
 #define PDECNN_INLINE inline __attribute__((always_inline))
+#define PDECNN_NOINLINE __attribute__((noinline))
 #endif
 
-// torch's own thread pool, handed over when the library is loaded; null means serial. Returns 0 on success.
-using ParallelFor = int32_t (*)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void*);
-extern "C" ParallelFor pdecnn_parallel_for;
-
 namespace PDECNN_NS {
-
-enum DType : int64_t { kFloat32 = 0, kFloat64 = 1, kBFloat16 = 2 };
 
 // Error codes of the exported functions; Python turns them into exceptions.
 enum Status : int32_t { kOk = 0, kOutOfMemory = 1, kThreadPool = 2, kBadArgument = 3 };
@@ -91,32 +89,5 @@ PDECNN_INLINE I max(I a, I b) {
   return a > b ? a : b;
 }
 PDECNN_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-// Zeroed memory at a multiple of 64 bytes, released at the end of its scope; one per thread and call.
-class Arena {
- public:
-  explicit Arena(size_t bytes) : raw_(std::calloc(bytes + 64, 1)) {}
-  ~Arena() { std::free(raw_); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-  bool ok() const { return raw_ != nullptr; }
-  char* data() const { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(raw_) + 63) / 64 * 64); }
-
- private:
-  void* raw_;
-};
-
-// Calls body(begin, end) over [0, n) in parts. How it is split depends on the threads: body must not.
-template <class F>
-Status parallel_for(int64_t n, int64_t grain, const F& body) {
-  if (n == 0) return kOk;
-  if (pdecnn_parallel_for == nullptr || n <= grain) {
-    body(int64_t(0), n);
-    return kOk;
-  }
-  auto call = [](int64_t begin, int64_t end, void* f) { (*static_cast<const F*>(f))(begin, end); };
-  int32_t error = pdecnn_parallel_for(0, n, grain, call, const_cast<void*>(static_cast<const void*>(&body)));
-  return error == 0 ? kOk : kThreadPool;
-}
 
 }  // namespace PDECNN_NS

@@ -7,15 +7,10 @@
 // numbers wide: the neighbour in x is at distance `lanes`, and no loop needs code for the edges.
 #pragma once
 
-#include "pdecnn.h"
+#include "abi.h"
+#include "lanes.h"
 
 namespace PDECNN_NS {
-
-// A tensor (N, C, H, W) in memory: strides in elements, 0 where it is broadcast. No data: the tensor is absent.
-struct Map {
-  void* data;
-  int64_t sn, sc, sy, sx;
-};
 
 constexpr int64_t kMaxSegments = 64;
 
@@ -82,17 +77,6 @@ struct Grouping {
   }
 };
 
-template <class T, class A>
-PDECNN_INLINE void read_run(A* PDECNN_RESTRICT to, const T* PDECNN_RESTRICT from, int64_t n) {
-  PDECNN_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
-}
-template <class T, class A>
-PDECNN_INLINE void write_run(T* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t n) {
-  PDECNN_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i]);
-}
-
 // Row y of the map's planes into the segments of `row`; halos are left as they are.
 template <class T, class A>
 void load_row(A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
@@ -101,21 +85,11 @@ void load_row(A* row, const Map& m, const Group& g, const RowLayout& l, int64_t 
     const T* p = static_cast<const T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
     A* q = row + l.pixel0(s);
     if (lanes == 1) {
-      if (m.sx == 1) {
-        if (W == 8) read_run(q, p, 8);
-        else if (W == 16) read_run(q, p, 16);
-        else if (W == 32) read_run(q, p, 32);
-        else read_run(q, p, W);
-      } else if (m.sx == 0) {
-        const A value = widen(*p);
-        for (int64_t x = 0; x < W; ++x) q[x] = value;
-      } else {
-        for (int64_t x = 0; x < W; ++x) q[x] = widen(p[x * m.sx]);
-      }
+      read_strided(q, p, m.sx, W);
     } else if (m.sc == 1 && m.sx == lanes) {
-      read_run(q, p, W * lanes);
+      read_numbers(q, p, W * lanes);
     } else if (m.sc == 1) {
-      for (int64_t x = 0; x < W; ++x) read_run(q + x * lanes, p + x * m.sx, lanes);
+      for (int64_t x = 0; x < W; ++x) read_numbers(q + x * lanes, p + x * m.sx, lanes);
     } else {
       for (int64_t x = 0; x < W; ++x)
         for (int64_t c = 0; c < lanes; ++c) q[x * lanes + c] = widen(p[x * m.sx + c * m.sc]);
@@ -130,16 +104,9 @@ void store_row(const A* row, const Map& m, const Group& g, const RowLayout& l, i
     T* p = static_cast<T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
     const A* q = row + l.pixel0(s);
     if (lanes == 1) {
-      if (m.sx == 1) {
-        if (W == 8) write_run(p, q, 8);
-        else if (W == 16) write_run(p, q, 16);
-        else if (W == 32) write_run(p, q, 32);
-        else write_run(p, q, W);
-      } else {
-        for (int64_t x = 0; x < W; ++x) narrow(q[x], p[x * m.sx]);
-      }
+      write_strided(p, m.sx, q, W);
     } else if (m.sc == 1 && m.sx == lanes) {
-      write_run(p, q, W * lanes);
+      write_numbers(p, q, W * lanes);
     } else {
       for (int64_t x = 0; x < W; ++x)
         for (int64_t c = 0; c < lanes; ++c) narrow(q[x * lanes + c], p[x * m.sx + c * m.sc]);

@@ -48,19 +48,21 @@ PDECNN_INLINE void transpose_tiles(const float* from, int64_t from_stride, float
 }
 #endif
 
-// to[j][i] = from[i][j] for i < rows, j < columns.
-template <class T>
-void transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t rows, int64_t columns) {
+// to[j][i] = from[i][j] for i < rows, j < columns; one of both may be bfloat16.
+template <class From, class To>
+void transpose(const From* from, int64_t from_stride, To* to, int64_t to_stride, int64_t rows, int64_t columns) {
   int64_t tiled_rows = 0, tiled_columns = 0;
 #if defined(__GNUC__)
-  if constexpr (is_float<T>) {
+  if constexpr (is_float<From> && is_float<To>) {
     tiled_rows = rows, tiled_columns = columns;
-    if (rows >= kBlock && columns >= kBlock) transpose_tiles<kBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
+    if (rows >= kBlock && columns >= kBlock)
+      transpose_tiles<kBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
     else transpose_tiles<kHalfBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
   }
 #endif
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = i < tiled_rows ? tiled_columns : 0; j < columns; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+    for (int64_t j = i < tiled_rows ? tiled_columns : 0; j < columns; ++j)
+      narrow(widen(from[i * from_stride + j]), to[j * to_stride + i]);
 }
 
 }  // namespace PDECNN_NS

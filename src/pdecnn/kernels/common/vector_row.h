@@ -1,7 +1,7 @@
 // A row of W columns in registers. The neighbours in x come from rotating the registers: no halos, no unaligned reads.
 #pragma once
 
-#include "pdecnn.h"
+#include "parallel.h"
 
 namespace PDECNN_NS {
 
@@ -57,6 +57,24 @@ struct VectorRow {
     return total;
   }
 
+  // Vector i of the row at p; the vector after (before) each of its places, around the border; and putting one there.
+  PDECNN_INLINE static V vector(const A* p, int i) {
+    V v;
+    std::memcpy(&v, p + i * kLanes, sizeof v);
+    return v;
+  }
+  PDECNN_INLINE static V next(const A* p, int i) {
+    V v = after(vector(p, i), vector(p, (i + 1) % kVectors));
+    if (kLast != kLanes - 1 && i == kVectors - 1) v[kLast] = p[0];
+    return v;
+  }
+  PDECNN_INLINE static V previous(const A* p, int i) {
+    V v = before(vector(p, (i + kVectors - 1) % kVectors), vector(p, i));
+    if (kLast != kLanes - 1 && i == 0) v[0] = p[W - 1];
+    return v;
+  }
+  PDECNN_INLINE static void put(A* p, int i, const V& v) { std::memcpy(p + i * kLanes, &v, sizeof v); }
+
   // The row moved so that place x holds what was at x+1 (at x-1), around the border.
   PDECNN_INLINE VectorRow next() const {
     VectorRow r;
@@ -83,16 +101,16 @@ struct VectorRow {
     return r;
   }
 
-#define PDECNN_ROW_OPERATOR(op)                                                       \
+#define PDECNN_ROW_OPERATOR(op)                                                        \
   friend PDECNN_INLINE VectorRow operator op(const VectorRow& a, const VectorRow& b) { \
-    VectorRow r;                                                                      \
-    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] op b.v[i];                     \
-    return r;                                                                         \
-  }                                                                                   \
-  friend PDECNN_INLINE VectorRow operator op(A a, const VectorRow& b) {               \
-    VectorRow r;                                                                      \
-    for (int i = 0; i < kVectors; ++i) r.v[i] = a op b.v[i];                          \
-    return r;                                                                         \
+    VectorRow r;                                                                       \
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] op b.v[i];                      \
+    return r;                                                                          \
+  }                                                                                    \
+  friend PDECNN_INLINE VectorRow operator op(A a, const VectorRow& b) {                \
+    VectorRow r;                                                                       \
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a op b.v[i];                           \
+    return r;                                                                          \
   }
   PDECNN_ROW_OPERATOR(+)
   PDECNN_ROW_OPERATOR(-)

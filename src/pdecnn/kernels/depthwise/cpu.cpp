@@ -1,28 +1,10 @@
 // One stencil per channel, and its adjoint. A plane is copied once into a frame that holds its border, so that the loops
 // over pixels know nothing of borders; several rows share every load.
+#include "abi.h"
 #include "lanes.h"
 
 namespace PDECNN_NS {
-namespace {
-
-enum Boundary : int64_t { kPeriodic = 0, kNeumann = 1, kDirichlet = 2 };
-
-// Laid out as cpu.py packs it: 8-byte fields only. Arrays are contiguous: y, out, grad (N, C, H, W), k (C, rows, columns).
-struct Problem {
-  int64_t dtype, N, C, H, W, rows, columns, boundary;
-};
-
-struct ForwardCall {
-  Problem problem;
-  const void *y, *k;
-  void* out;
-};
-
-struct StencilGradientCall {
-  Problem problem;
-  const void *grad, *y;
-  void* grad_k;
-};
+namespace depthwise {
 
 // Where the value at index i beyond the border comes from; -1: it is zero.
 PDECNN_INLINE int64_t source(int64_t i, int64_t n, int64_t boundary) {
@@ -51,10 +33,7 @@ class Frame {
       const int64_t from = source(i - ry_, p_.H, p_.boundary);
       if (from < 0) continue;  // stays zero
       const T* values = plane + from * p_.W;
-      if (p_.W == 8) read_numbers(row + rx_, values, 8);
-      else if (p_.W == 16) read_numbers(row + rx_, values, 16);
-      else if (p_.W == 32) read_numbers(row + rx_, values, 32);
-      else read_numbers(row + rx_, values, p_.W);
+      read_strided(row + rx_, values, 1, p_.W);
       for (int64_t j = 1; j <= rx_; ++j) {
         const int64_t left = source(-j, p_.W, p_.boundary), right = source(p_.W - 1 + j, p_.W, p_.boundary);
         row[rx_ - j] = left < 0 ? A(0) : widen(values[left]);
@@ -216,17 +195,17 @@ Status by_dtype_and_width(const Problem& p, const F& f) {
   return kBadArgument;
 }
 
-}  // namespace
+}  // namespace depthwise
 }  // namespace PDECNN_NS
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_forward)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::depthwise;
   const auto& c = *static_cast<const ForwardCall*>(call);
   return by_dtype_and_width(c.problem, [&](auto t, auto l) { return forward<decltype(l), decltype(t)>(c); });
 }
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_stencil_gradient)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::depthwise;
   const auto& c = *static_cast<const StencilGradientCall*>(call);
   return by_dtype_and_width(c.problem, [&](auto t, auto l) { return stencil_gradient<decltype(l), decltype(t)>(c); });
 }

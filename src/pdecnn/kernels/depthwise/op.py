@@ -12,17 +12,36 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from pdecnn.kernels.library import BOUNDARIES, LIBRARY, TAGS, in_transform
 from pdecnn.reference.boundary import Boundary
+from pdecnn.reference.depthwise import check_stencil, extend, fold
 from pdecnn.reference.depthwise import depthwise as reference
-from pdecnn.reference.depthwise import depthwise_adjoint, extend
 
-LIBRARY: Any = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=_TAGS)
+LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=TAGS)
 LIBRARY.define(
     "depthwise_stencil_gradient(Tensor grad, Tensor y, int[] size, str boundary) -> Tensor",
-    tags=_TAGS,
+    tags=TAGS,
 )
+
+
+def check(y: Tensor, k: Tensor, boundary: str) -> None:
+    """Raises what the front door raises, at little cost: the operator may be called by anyone."""
+    channels, *size = k.shape
+    good = y.ndim == k.ndim + 1 and y.shape[1] == channels and 0 not in y.shape[1:] and boundary in BOUNDARIES
+    if not (good and y.ndim <= 5 and all(m % 2 for m in size)):
+        check_stencil(y, k, boundary, "depthwise")
+    if not (y.is_floating_point() and k.is_floating_point()):
+        raise TypeError(f"depthwise: expected floating-point tensors, got y of {y.dtype} and k of {k.dtype}.")
+
+
+def check_gradient(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> None:
+    """The same for the gradient of stencils of `size`."""
+    check(y, y.new_empty((y.shape[1] if y.ndim > 1 else 0, *size), device="meta"), boundary)
+    if grad.shape != y.shape or grad.dtype != y.dtype:
+        raise ValueError(
+            f"depthwise_stencil_gradient: expected grad like y {tuple(y.shape)}, {y.dtype}, "
+            f"got {tuple(grad.shape)}, {grad.dtype}."
+        )
 
 
 def _forward_reference(y: Tensor, k: Tensor, boundary: str) -> Tensor:
@@ -32,6 +51,7 @@ def _forward_reference(y: Tensor, k: Tensor, boundary: str) -> Tensor:
 
 def _stencil_gradient_reference(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> Tensor:
     """`sum grad[r] y[r + t]` over samples and pixels, for every tap t."""
+    check_gradient(grad, y, size, boundary)
     wide = torch.promote_types(y.dtype, torch.float32)
     grad, y = grad.to(wide), extend(y.to(wide), [m // 2 for m in size], Boundary(boundary))
     axes = [0, *range(2, y.ndim)]
@@ -59,16 +79,20 @@ def _stencil_gradient_fake(grad: Tensor, y: Tensor, size: Sequence[int], boundar
 
 
 def correlate(y: Tensor, k: Tensor, boundary: str) -> Tensor:
-    """The operator `pdecnn::depthwise`; arguments are not checked."""
+    """The operator `pdecnn::depthwise`; under transforms the reference, which is plain torch."""
+    if in_transform():
+        return reference(y, k.to(y.dtype), boundary)
     out: Tensor = torch.ops.pdecnn.depthwise.default(y, k, boundary)
     return out
 
 
 def adjoint(z: Tensor, k: Tensor, boundary: str) -> Tensor:
-    """`K^T z`; unless borders are mirrored it is the operator of the turned stencil."""
-    if boundary == "neumann":
-        return depthwise_adjoint(z, k.to(z.dtype), boundary)
-    return correlate(z, k.flip(list(range(1, k.ndim))), boundary)
+    """`K^T z`: the operator of the turned stencil; where borders are mirrored it goes beyond and is folded back."""
+    turned = k.flip(list(range(1, k.ndim)))
+    if boundary != "neumann":
+        return correlate(z, turned, boundary)
+    radius = [m // 2 for m in k.shape[1:]]
+    return fold(correlate(extend(z, radius, Boundary.DIRICHLET), turned, "dirichlet"), radius, Boundary.NEUMANN)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

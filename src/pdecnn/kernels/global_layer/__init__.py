@@ -1,3 +1,1 @@
-"""A whole Global layer in inference: one read, one write."""
-
-from pdecnn.kernels.global_layer.op import ACTIVATIONS as ACTIVATIONS
+"""A Global layer as one operator: in inference, in training, and its norms alone."""

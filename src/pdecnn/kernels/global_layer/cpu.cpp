@@ -1,221 +1,36 @@
-// A whole Global layer in inference: coefficient convolutions, activation, K steps, output affine and activation.
-//
-// Nothing in it mixes channels, so a plane is read once, all is done in cache, and it is written once. Single precision,
-// columns side by side in memory; other layers are computed operator by operator.
-#include "../advection_diffusion/interleaved.h"
-#include "../advection_diffusion/reader.h"
+// The exported functions of a Global layer: in inference, in training, and its norms alone.
+#include "abi.h"
+
+#if defined(__GNUC__)
+#include "inference.h"
+#include "norm.h"
 
 namespace PDECNN_NS {
 
-enum Activation : int64_t { kReLU = 1, kReLU6 = 2 };
-
-// Laid out as cpu.py packs it: 8-byte fields only.
-struct LayerCall {
-  int64_t N, C, H, W, K, boundary, maps, side, previous_is_input, coefficient_act, output_act, flow_sign;
-  double dt, dx, dy, D_x, D_y;   // D_x and D_y count where maps is 2: u and v alone are learned
-  Map h, x, out;                 // first guess, source, result
-  const float *weight, *bias;    // (maps, C, side, side) and (maps, C), norms folded in
-  const float *scale, *shift;    // (C): the output norm
-};
-
-template <Activation kAct>
-PDECNN_INLINE float activate(float x) {
-  x = x > 0 || x != x ? x : 0.0f;  // NaN goes through, as in torch
-  return kAct == kReLU6 && x > 6.0f ? 6.0f : x;
+// Calls f with a vector that a row fills, the side of the stencils and their number.
+template <class F>
+Status by_layer(const global_training::Layer& layer, const F& f) {
+  using depthwise_norm::Constant;
+  const auto& p = layer.problem;
+  if (p.side == 1 && p.maps == 2) return by_width(p, Constant<1>{}, Constant<2>{}, f);
+  if (p.side == 1 && p.maps == 4) return by_width(p, Constant<1>{}, Constant<4>{}, f);
+  return by_stencils(p, f);
 }
 
-// One row of one coefficient: the sum over the taps of the zero-padded plane, `padded` pointing at tap (0, 0).
-template <int kSide, Activation kAct>
-void coefficient_row(const float* PDECNN_RESTRICT padded, int64_t stride, const float* PDECNN_RESTRICT w, float bias,
-                     float sign, float* PDECNN_RESTRICT to, int64_t W) {
-  float taps[kSide * kSide];
-  for (int i = 0; i < kSide * kSide; ++i) taps[i] = w[i];
-  PDECNN_VECTORIZE
-  for (int64_t x = 0; x < W; ++x) {
-    float sum = bias;
-    for (int i = 0; i < kSide; ++i)
-      for (int j = 0; j < kSide; ++j) sum += taps[i * kSide + j] * padded[i * stride + x + j];
-    to[x] = sign * activate<kAct>(sum);
-  }
+// The same in training; there, planes must be of a width that stays in registers, or it is a bad argument.
+template <class F>
+Status by_solver(const global_training::Layer& layer, const F& f) {
+  global_training::Solver solver;
+  if (!global_training::Solver::find(layer, solver)) return kBadArgument;
+  return by_stencils(layer.problem, [&](auto lanes, auto side, auto maps) { return f(solver, lanes, side, maps); });
 }
 
-#if defined(__GNUC__)
-// 3x3 taps of two coefficients at once over a plane of W columns, with the three rows around in registers.
-template <int W, Activation kAct>
-void coefficient_planes(const float* h, int64_t sy, int64_t H, const float* const w[2], const float bias[2], const float sign,
-                        float* const to[2]) {
-  using R = VectorRow<float, W>;
-  struct Shifts {
-    R left, centre, right;
-    explicit Shifts(const R& r) : left(r.previous_or_zero()), centre(r), right(r.next_or_zero()) {}
-  };
-  Shifts above(R::all(0)), here(R::read(h));
-  for (int64_t y = 0; y < H; ++y) {
-    const Shifts below(y + 1 < H ? R::read(h + (y + 1) * sy) : R::all(0));
-    for (int m = 0; m < 2; ++m) {
-      const float* t = w[m];
-      R sum = t[0] * above.left + R::all(bias[m]) + t[1] * above.centre + t[2] * above.right + t[3] * here.left +
-              t[4] * here.centre + t[5] * here.right + t[6] * below.left + t[7] * below.centre + t[8] * below.right;
-      for (auto& v : sum.v) {
-        const typename R::V zero{}, six = zero + 6.0f;
-        v = (v > zero) | (v != v) ? v : zero;
-        if (kAct == kReLU6) v = v > six ? six : v;
-      }
-      static_assert(R::kStride == W, "every lane is a column");
-      (sign * sum).store(to[m] + y * W);
-    }
-    above = here, here = below;
-  }
-}
-#endif
-
-class Layer {
- public:
-  explicit Layer(const LayerCall& call)
-      : call_(call), pad_(call.side / 2), padded_stride_(round_up(call.W + 2 * pad_ + 16, 16)),
-        plane_(round_up(call.H * call.W + 16, 16)), padded_((call.H + 2 * pad_) * padded_stride_) {}
-
-  // Numbers of scratch for one thread: the padded plane and the coefficient maps.
-  int64_t numbers() const { return padded_ + call_.maps * plane_; }
-
-  // The coefficients of plane i into scratch, as maps that the solver reads.
-  ForwardCall prepare(const PlaneIndex& i, float* scratch) const {
-    const LayerCall& c = call_;
-    const float* h = static_cast<const float*>(c.h.data) + i.n * c.h.sn + i.c * c.h.sc;
-    float* maps = scratch + padded_;
-    if (!coefficients_in_registers(h, i.c, maps)) {
-      for (int64_t y = 0; y < c.H; ++y) read_run(scratch + (y + pad_) * padded_stride_ + pad_, h + y * c.h.sy, c.W);
-      for (int64_t m = 0; m < c.maps; ++m) coefficient(scratch, m, i.c, maps + m * plane_);
-    }
-    auto at = [&](const Map& m) {
-      return Map{static_cast<float*>(m.data) + i.n * m.sn + i.c * m.sc, 0, 0, m.sy, m.sx};
-    };
-    auto made = [&](int64_t m) { return Map{maps + m * plane_, 0, 0, c.W, 1}; };
-    const Map h_map = at(c.h), x_map = at(c.x), absent{nullptr, 0, 0, 0, 0};
-    constants_[0] = float(c.D_x), constants_[1] = float(c.D_y);
-    const Map D_x = c.maps == 4 ? made(2) : Map{constants_, 0, 0, 0, 0};
-    const Map D_y = c.maps == 4 ? made(3) : Map{constants_ + 1, 0, 0, 0, 0};
-    return {{kFloat32, 1, 1, c.H, c.W, c.K, c.boundary, 0, c.dt, c.dx, c.dy, h_map, c.previous_is_input ? x_map : absent, made(0),
-             made(1), D_x, D_y, x_map},
-            at(c.out)};
-  }
-
-  // The output norm and activation of plane i, while it is in cache.
-  void finish(const PlaneIndex& i) const {
-    float* out = static_cast<float*>(call_.out.data) + i.n * call_.out.sn + i.c * call_.out.sc;
-    const float scale = call_.scale[i.c], shift = call_.shift[i.c];
-    for (int64_t y = 0; y < call_.H; ++y) {
-      float* PDECNN_RESTRICT row = out + y * call_.out.sy;
-      if (call_.output_act == kReLU6) affine<kReLU6>(row, scale, shift);
-      else affine<kReLU>(row, scale, shift);
-    }
-  }
-
- private:
-  template <Activation kAct>
-  void affine(float* PDECNN_RESTRICT row, float scale, float shift) const {
-    const int64_t W = call_.W;
-    PDECNN_VECTORIZE
-    for (int64_t x = 0; x < W; ++x) row[x] = activate<kAct>(scale * row[x] + shift);
-  }
-  bool coefficients_in_registers(const float* h, int64_t c, float* maps) const {
-#if defined(__GNUC__)
-    if (call_.side != 3) return false;
-    auto planes = [&](auto run) {
-      for (int64_t m = 0; m < call_.maps; m += 2) {
-        const float* w[2] = {call_.weight + (m * call_.C + c) * 9, call_.weight + ((m + 1) * call_.C + c) * 9};
-        const float bias[2] = {call_.bias[m * call_.C + c], call_.bias[(m + 1) * call_.C + c]};
-        float* to[2] = {maps + m * plane_, maps + (m + 1) * plane_};
-        run(h, call_.h.sy, call_.H, w, bias, m < 2 ? float(call_.flow_sign) : 1.0f, to);
-      }
-      return true;
-    };
-#define PDECNN_WIDTH(width)                                           \
-  if (call_.W == width)                                               \
-    return planes(call_.coefficient_act == kReLU6 ? coefficient_planes<width, kReLU6> : coefficient_planes<width, kReLU>);
-    PDECNN_WIDTH(8) PDECNN_WIDTH(16) PDECNN_WIDTH(32)
-#undef PDECNN_WIDTH
-#endif
-    return false;
-  }
-  void coefficient(const float* padded, int64_t m, int64_t c, float* to) const {
-    const int64_t taps = call_.side * call_.side;
-    const float* w = call_.weight + (m * call_.C + c) * taps;
-    const float bias = call_.bias[m * call_.C + c], sign = m < 2 ? float(call_.flow_sign) : 1.0f;
-    auto* row = call_.side == 3   ? (call_.coefficient_act == kReLU6 ? coefficient_row<3, kReLU6> : coefficient_row<3, kReLU>)
-                : call_.side == 5 ? (call_.coefficient_act == kReLU6 ? coefficient_row<5, kReLU6> : coefficient_row<5, kReLU>)
-                                  : (call_.coefficient_act == kReLU6 ? coefficient_row<1, kReLU6> : coefficient_row<1, kReLU>);
-    for (int64_t y = 0; y < call_.H; ++y)
-      row(padded + y * padded_stride_, padded_stride_, w, bias, sign, to + y * call_.W, call_.W);
-  }
-
-  const LayerCall& call_;
-  int64_t pad_, padded_stride_, plane_, padded_;
-  mutable float constants_[2];
-};
-
-// Solves plane after plane with a solver for one width, or with the march.
-template <int W>
-struct ResidentSolver {
-  static int64_t numbers(const LayerCall& c) { return 9 * c.H * VectorRow<float, W>::kStride; }
-  static void solve(const ForwardCall& call, const Scheme<float>& q, float* scratch) {
-    solve_plane<float, W>(call, q, PlaneIndex{0, 0, 0, 0}, scratch);
-  }
-};
-
-// Whether two maps are one; the address alone does not tell, for one may be the transpose of the other.
-inline bool same(const Map& a, const Map& b) {
-  return a.data == b.data && a.sn == b.sn && a.sc == b.sc && a.sy == b.sy && a.sx == b.sx;
-}
-
-template <class Solve>
-Status run_layer(const LayerCall& call, int64_t numbers, const Solve& solve) {
-  const Problem size{kFloat32, call.N, call.C, call.H, call.W, call.K + 8, 0, 0, 0, 0, 0, {}, {}, {}, {}, {}, {}, {}};
-  const int64_t own = Layer(call).numbers();
-  auto plane = [&](const LayerCall& c, const PlaneIndex& i, float* scratch) {
-    const Layer layer(c);  // holds this thread's constants
-    solve(layer.prepare(i, scratch), scratch + own);
-    layer.finish(i);
-  };
-  if (has_rows(call.h) && has_rows(call.x) && has_rows(call.out))
-    return for_each_plane<float>(size, own + numbers, [&](const PlaneIndex& i, float* to) { plane(call, i, to); });
-  return for_each_block<float>(
-      size, 3, (own + numbers) * int64_t(sizeof(float)), [&](PlanarBlock<float>& block, int64_t channels, char* to) {
-        LayerCall part = call;
-        part.h = block.read(call.h);
-        part.x = same(call.x, call.h) ? part.h : block.read(call.x);
-        part.out = block.write(call.out);
-        const int64_t first = block.first_channel(), taps = call.side * call.side;
-        part.weight += first * taps, part.bias += first, part.scale += first, part.shift += first;
-        for (int64_t c = 0; c < channels; ++c) plane(part, PlaneIndex{0, c, 0, 0}, reinterpret_cast<float*>(to));
-        block.take(part.out, call.out);
-      });
-}
-
-Status run_layer(const LayerCall& call) {
-  const Scheme<float> q(Boundary(call.boundary), call.dt, call.dx, call.dy);
-#define PDECNN_WIDTH(width)                                                                   \
-  if (call.W == width && q.periodic()) {                                                      \
-    using S = ResidentSolver<width>;                                                          \
-    if (S::numbers(call) * int64_t(sizeof(float)) <= kForwardBytes)                           \
-      return run_layer(call, S::numbers(call),                                                \
-                       [&](const ForwardCall& plane, float* to) { S::solve(plane, q, to); }); \
-  }
-  PDECNN_FOR_WIDTHS(PDECNN_WIDTH)
-#undef PDECNN_WIDTH
-  const RowLayout l(call.W, 1, 1, sizeof(float));
-  const Group g{{0}, {0}};
-  int32_t failed = 0;
-  const Status status = run_layer(call, 0, [&](const ForwardCall& plane, float*) {
-    const Kept<float> kept = ForwardRows<float>::keep(l, call.H, call.K);
-    if (!kept.ok()) {
-      failed = 1;
-      return;
-    }
-    Reader<float, float> read(plane.problem, q, g, l, kept, 0);
-    march(q, l, call.H, call.K, kept, read, [&](int64_t y, const float* h) { store_row<float>(h, plane.out, g, l, y); });
-  });
-  return failed ? kOutOfMemory : status;
+// The same for norms: the stencils, or the map that is h itself, in one long row.
+template <class F>
+Status by_norm(const depthwise_norm::Problem& p, const F& f) {
+  using depthwise_norm::Constant;
+  if (p.side == 1 && p.maps == 1 && p.H == 1) return by_width(p, Constant<1>{}, Constant<1>{}, f);
+  return by_stencils(p, f);
 }
 
 }  // namespace PDECNN_NS
@@ -223,7 +38,44 @@ Status run_layer(const LayerCall& call) {
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_global_layer)(const void* call) {
   using namespace PDECNN_NS;
   const auto& c = *static_cast<const LayerCall*>(call);
-  if (c.side != 1 && c.side != 3 && c.side != 5) return kBadArgument;
-  if (c.maps != 2 && c.maps != 4) return kBadArgument;
-  return run_layer(c);
+  const global_training::Layer layer = global_training::layer_of(c);
+  return by_layer(layer, [&](auto lanes, auto side, auto maps) {
+    return global_training::infer<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c, layer);
+  });
 }
+
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_global_training_forward)(const void* call) {
+  using namespace PDECNN_NS;
+  const auto& c = *static_cast<const global_training::ForwardCall*>(call);
+  return by_solver(c.layer, [&](const auto& solver, auto lanes, auto side, auto maps) {
+    return global_training::forward<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c, solver);
+  });
+}
+
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_global_training_backward)(const void* call) {
+  using namespace PDECNN_NS;
+  const auto& c = *static_cast<const global_training::BackwardCall*>(call);
+  return by_solver(c.layer, [&](const auto& solver, auto lanes, auto side, auto maps) {
+    return global_training::backward<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c, solver);
+  });
+}
+
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_norm_forward)(const void* call) {
+  using namespace PDECNN_NS;
+  const auto& c = *static_cast<const depthwise_norm::ForwardCall*>(call);
+  return by_norm(c.problem, [&](auto lanes, auto side, auto maps) {
+    return depthwise_norm::forward<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c);
+  });
+}
+
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_norm_backward)(const void* call) {
+  using namespace PDECNN_NS;
+  const auto& c = *static_cast<const depthwise_norm::BackwardCall*>(call);
+  return by_norm(c.problem, [&](auto lanes, auto side, auto maps) {
+    return depthwise_norm::backward<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c);
+  });
+}
+#else
+// Written with the vectors of GCC and clang: elsewhere the layer goes operator by operator.
+PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_global_layer)(const void*) { return PDECNN_NS::kBadArgument; }
+#endif

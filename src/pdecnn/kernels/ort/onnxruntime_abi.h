@@ -27,7 +27,7 @@ namespace ort {
 
 constexpr uint32_t kApiVersion = 1, kCustomOpVersion = 16;
 constexpr int kFail = 1, kInvalidArgument = 2;  // OrtErrorCode
-constexpr int kFloat = 1;                       // ONNXTensorElementDataType
+constexpr int kFloat = 1, kInt64 = 7;           // ONNXTensorElementDataType
 
 struct Api;
 
@@ -42,16 +42,16 @@ using Entry = void (*)();
 struct Api {
   OrtStatus*(ORT_CALL* CreateStatus)(int code, const char* message);  // 0
   Entry skipped_1[25];
-  OrtStatus*(ORT_CALL* CreateCustomOpDomain)(const char* domain, OrtCustomOpDomain** out);                      // 26
-  OrtStatus*(ORT_CALL* CustomOpDomain_Add)(OrtCustomOpDomain* domain, const struct CustomOp* op);               // 27
-  OrtStatus*(ORT_CALL* AddCustomOpDomain)(OrtSessionOptions* options, OrtCustomOpDomain* domain);               // 28
+  OrtStatus*(ORT_CALL* CreateCustomOpDomain)(const char* domain, OrtCustomOpDomain** out);         // 26
+  OrtStatus*(ORT_CALL* CustomOpDomain_Add)(OrtCustomOpDomain* domain, const struct CustomOp* op);  // 27
+  OrtStatus*(ORT_CALL* AddCustomOpDomain)(OrtSessionOptions* options, OrtCustomOpDomain* domain);  // 28
   Entry skipped_29[22];
-  OrtStatus*(ORT_CALL* GetTensorMutableData)(OrtValue* value, void** out);                                      // 51
+  OrtStatus*(ORT_CALL* GetTensorMutableData)(OrtValue* value, void** out);  // 51
   Entry skipped_52[9];
-  OrtStatus*(ORT_CALL* GetDimensionsCount)(const OrtTensorTypeAndShapeInfo* info, size_t* out);                 // 61
-  OrtStatus*(ORT_CALL* GetDimensions)(const OrtTensorTypeAndShapeInfo* info, int64_t* dims, size_t count);      // 62
+  OrtStatus*(ORT_CALL* GetDimensionsCount)(const OrtTensorTypeAndShapeInfo* info, size_t* out);             // 61
+  OrtStatus*(ORT_CALL* GetDimensions)(const OrtTensorTypeAndShapeInfo* info, int64_t* dims, size_t count);  // 62
   Entry skipped_63[2];
-  OrtStatus*(ORT_CALL* GetTensorTypeAndShape)(const OrtValue* value, OrtTensorTypeAndShapeInfo** out);          // 65
+  OrtStatus*(ORT_CALL* GetTensorTypeAndShape)(const OrtValue* value, OrtTensorTypeAndShapeInfo** out);  // 65
   Entry skipped_66[19];
   OrtStatus*(ORT_CALL* KernelInfoGetAttribute_float)(const OrtKernelInfo* info, const char* name, float* out);  // 85
   OrtStatus*(ORT_CALL* KernelInfoGetAttribute_int64)(const OrtKernelInfo* info, const char* name, int64_t* out);

@@ -1,17 +1,20 @@
 // `pdecnn::GlobalLayer` and `pdecnn::AdvectionDiffusion` as operators of ONNX Runtime, computed by the kernels of pdecnn.
 //
-// Both take float tensors (N, C, H, W), side by side in memory as ONNX Runtime keeps them, and numbers as attributes.
-// A node runs on the thread that it is called on. The arguments are packed as the Python side packs them: 8-byte fields.
-#include <cstdlib>
-#include <cstring>
+// Both take float tensors, side by side in memory as ONNX Runtime keeps them, the number of steps K as their last input, and
+// other numbers as attributes. A model file may come from anyone: attributes are checked when a kernel is created, shapes
+// and K when it runs, and what is refused is named. A node runs on the thread that it is called on.
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <new>
 
 #define PDECNN_ISA baseline
+#include "abi.h"
 #include "onnxruntime_abi.h"
-#include "pdecnn.h"
 
 extern "C" int32_t pdecnn_cpu_runs(const char* isa);
 
-#define PDECNN_DECLARE(isa)                                      \
+#define PDECNN_DECLARE(isa)                                       \
   extern "C" int32_t pdecnn_global_layer_##isa(const void* call); \
   extern "C" int32_t pdecnn_advection_diffusion_forward_##isa(const void* call);
 #if defined(PDECNN_HAS_baseline)
@@ -26,6 +29,7 @@ PDECNN_DECLARE(avx512)
 
 namespace {
 
+using namespace PDECNN_NS;
 using Run = int32_t (*)(const void* call);
 
 struct Kernels {
@@ -49,164 +53,205 @@ Kernels best_kernels() {
 
 const ort::Api* api = nullptr;
 
-// A float tensor of the call. Smaller than a map, it is broadcast: its strides are then 0.
-struct Tensor {
-  float* data = nullptr;
-  int64_t dims[4] = {1, 1, 1, 1};
-  size_t rank = 0;
-};
-
-struct Map {  // as in common/rows.h
-  void* data;
-  int64_t sn, sc, sy, sx;
-};
-
-Map map_of(const Tensor& t, const Tensor& like) {
-  if (t.data == nullptr) return {nullptr, 0, 0, 0, 0};
-  const int64_t C = like.dims[1], H = like.dims[2], W = like.dims[3];
-  if (t.rank == 4 && std::memcmp(t.dims, like.dims, sizeof t.dims) == 0) return {t.data, C * H * W, H * W, W, 1};
-  return {t.data, 0, t.rank == 4 && t.dims[1] == C ? 1 : 0, 0, 0};
-}
-
-// Keeps the first error of a series of calls; what is read after it is zero.
-class Failure {
+// Reads and checks for one operator; keeps the first error, and what is read after it is zero.
+class Reader {
  public:
+  explicit Reader(const char* op) : op_(op) {}
+  bool ok() const { return error_ == nullptr; }
+  OrtStatus* error() const { return error_; }
+
   bool check(OrtStatus* status) {
     if (status == nullptr) return true;
-    if (first_ == nullptr) first_ = status;
+    if (ok()) error_ = status;
     else api->ReleaseStatus(status);
     return false;
   }
-  bool any() const { return first_ != nullptr; }
-  OrtStatus* first() const { return first_; }
+  // Refuses unless `good`; the message is made as by printf and follows the operator's name.
+  bool expect(bool good, const char* format, ...) {
+    if (good || !ok()) return good && ok();
+    char text[400];
+    const int length = std::snprintf(text, sizeof text, "pdecnn::%s: ", op_);
+    va_list values;
+    va_start(values, format);
+    std::vsnprintf(text + length, sizeof text - size_t(length), format, values);
+    va_end(values);
+    error_ = api->CreateStatus(ort::kInvalidArgument, text);
+    return false;
+  }
+
+  // Attributes.
+  int64_t integer(const OrtKernelInfo* info, const char* name, int64_t least, int64_t most) {
+    int64_t value = 0;
+    if (ok() && check(api->KernelInfoGetAttribute_int64(info, name, &value)))
+      expect(value >= least && value <= most, "attribute '%s' must be from %lld to %lld, got %lld", name, (long long)least,
+             (long long)most, (long long)value);
+    return value;
+  }
+  double number(const OrtKernelInfo* info, const char* name, bool may_be_zero) {
+    float value = 0;
+    if (ok() && check(api->KernelInfoGetAttribute_float(info, name, &value)))
+      expect(std::isfinite(value) && (value > 0 || (may_be_zero && value == 0)), "attribute '%s' must be finite and %s, got %g",
+             name, may_be_zero ? "not negative" : "positive", double(value));
+    return double(value);
+  }
 
  private:
-  OrtStatus* first_ = nullptr;
+  const char* op_;
+  OrtStatus* error_ = nullptr;
 };
 
-OrtStatus* refuse(const char* message) { return api->CreateStatus(ort::kInvalidArgument, message); }
-
-OrtStatus* answer(int32_t status) {
-  if (status == 0) return nullptr;
-  return api->CreateStatus(ort::kFail, status == 1 ? "pdecnn: out of memory" : "pdecnn: the kernel refused its arguments");
-}
-
-int64_t integer(Failure& f, const OrtKernelInfo* info, const char* name) {
-  int64_t value = 0;
-  f.check(api->KernelInfoGetAttribute_int64(info, name, &value));
-  return value;
-}
-
-double number(Failure& f, const OrtKernelInfo* info, const char* name) {
-  float value = 0;
-  f.check(api->KernelInfoGetAttribute_float(info, name, &value));
-  return double(value);
-}
-
-Tensor tensor(Failure& f, OrtValue* value) {
-  Tensor t;
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  if (f.any() || value == nullptr || !f.check(api->GetTensorTypeAndShape(value, &info))) return t;
-  if (f.check(api->GetDimensionsCount(info, &t.rank)) && t.rank <= 4) f.check(api->GetDimensions(info, t.dims, t.rank));
-  api->ReleaseTensorTypeAndShapeInfo(info);
+struct Tensor {
+  const char* name = "";
   void* data = nullptr;
-  if (f.check(api->GetTensorMutableData(value, &data))) t.data = static_cast<float*>(data);
+  int64_t dims[4] = {0, 0, 0, 0};
+  size_t rank = 0;
+
+  bool is(size_t wanted, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
+    const int64_t sizes[4] = {a, b, c, d};
+    for (size_t i = 0; i < wanted && i < rank; ++i)
+      if (dims[i] != sizes[i]) return false;
+    return rank == wanted;
+  }
+  bool is_like(const Tensor& h) const { return is(4, h.dims[0], h.dims[1], h.dims[2], h.dims[3]); }
+  const float* floats() const { return static_cast<const float*>(data); }
+};
+
+Tensor tensor(Reader& r, const char* name, OrtValue* value) {
+  Tensor t;
+  t.name = name;
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  if (!r.expect(value != nullptr, "input '%s' is missing", name) || !r.check(api->GetTensorTypeAndShape(value, &info)))
+    return t;
+  if (r.check(api->GetDimensionsCount(info, &t.rank)) && t.rank <= 4) r.check(api->GetDimensions(info, t.dims, t.rank));
+  api->ReleaseTensorTypeAndShapeInfo(info);
+  r.expect(t.rank <= 4, "input '%s' must have at most 4 dimensions, got %zu", name, t.rank);
+  r.check(api->GetTensorMutableData(value, &t.data));
   return t;
 }
 
-Tensor input(Failure& f, const OrtKernelContext* context, size_t i) {
+Tensor input(Reader& r, const OrtKernelContext* context, size_t i, const char* name) {
   const OrtValue* value = nullptr;
-  if (!f.check(api->KernelContext_GetInput(context, i, &value))) return {};
-  return tensor(f, const_cast<OrtValue*>(value));
+  if (!r.ok() || !r.check(api->KernelContext_GetInput(context, i, &value))) return {};
+  return tensor(r, name, const_cast<OrtValue*>(value));
 }
 
-Tensor output(Failure& f, OrtKernelContext* context, const Tensor& like) {
+// Refuses a tensor, with its shape, unless `good`.
+void expect_shape(Reader& r, bool good, const Tensor& t, const char* expected) {
+  const long long d[4] = {t.dims[0], t.dims[1], t.dims[2], t.dims[3]};
+  r.expect(good, "expected input '%s' of shape %s, got %zu dimensions of sizes %lld, %lld, %lld, %lld", t.name, expected,
+           t.rank, d[0], d[1], d[2], d[3]);
+}
+
+Tensor state(Reader& r, const OrtKernelContext* context) {
+  const Tensor h = input(r, context, 0, "h");
+  expect_shape(r, h.rank == 4 && h.dims[0] >= 0 && h.dims[1] >= 1 && h.dims[2] >= 1 && h.dims[3] >= 1, h,
+               "(N, C, H, W) with C, H, W of at least 1");
+  return h;
+}
+
+int64_t steps(Reader& r, const OrtKernelContext* context, size_t i) {
+  const Tensor t = input(r, context, i, "K");
+  expect_shape(r, t.rank == 0 || t.is(1, 1), t, "() or (1)");
+  if (!r.ok() || !r.expect(t.data != nullptr, "input 'K' has no data")) return 0;
+  const int64_t K = *static_cast<const int64_t*>(t.data);
+  r.expect(K >= 1 && K <= kMostSteps, "input 'K' (number of time steps) must be from 1 to %lld, got %lld",
+           (long long)kMostSteps, (long long)K);
+  return K;
+}
+
+Tensor output(Reader& r, OrtKernelContext* context, const Tensor& like) {
   OrtValue* value = nullptr;
-  if (f.any() || !f.check(api->KernelContext_GetOutput(context, 0, like.dims, 4, &value))) return {};
-  return tensor(f, value);
+  if (!r.ok() || !r.check(api->KernelContext_GetOutput(context, 0, like.dims, 4, &value))) return {};
+  return tensor(r, "out", value);
 }
 
+Map map_of(const Tensor& t, const Tensor& h) {
+  const int64_t C = h.dims[1], H = h.dims[2], W = h.dims[3];
+  if (t.is_like(h)) return {t.data, C * H * W, H * W, W, 1};
+  return {t.data, 0, t.rank == 4 ? 1 : 0, 0, 0};  // broadcast
+}
+
+OrtStatus* answer(const Reader& r, int32_t status) {
+  if (!r.ok() || status == kOk) return r.error();
+  return api->CreateStatus(ort::kFail,
+                           status == kOutOfMemory ? "pdecnn: out of memory" : "pdecnn: the kernel refused its arguments");
+}
+
+// h, x (N, C, H, W); weight (maps, C, side, side), 2 or 4 maps, side 1, 3 or 5; bias (maps, C); scale, shift (C); K.
 struct GlobalLayer {
   static constexpr const char* kName = "GlobalLayer";
-  static constexpr size_t kInputs = 6;  // h, x, weight, bias, scale, shift
+  static constexpr size_t kInputs = 7;
+  LayerCall call{};
+  Run run = best_kernels().global_layer;
 
-  // as `struct LayerCall` of global_layer/cpu.cpp
-  struct Call {
-    int64_t N, C, H, W, K, boundary, maps, side, previous_is_input, coefficient_act, output_act, flow_sign;
-    double dt, dx, dy, D_x, D_y;
-    Map h, x, out;
-    const float *weight, *bias, *scale, *shift;
-  } call{};
-  Run run = nullptr;
-
-  GlobalLayer(const OrtKernelInfo* info, Failure& failure) : run(best_kernels().global_layer) {
-    call.K = integer(failure, info, "K");
-    call.boundary = integer(failure, info, "boundary");
-    call.previous_is_input = integer(failure, info, "previous_is_input");
-    call.coefficient_act = integer(failure, info, "coefficient_act");
-    call.output_act = integer(failure, info, "output_act");
-    call.flow_sign = integer(failure, info, "flow_sign");
-    call.dt = number(failure, info, "dt");
-    call.dx = number(failure, info, "dx");
-    call.dy = number(failure, info, "dy");
-    call.D_x = number(failure, info, "D_x");
-    call.D_y = number(failure, info, "D_y");
+  GlobalLayer(const OrtKernelInfo* info, Reader& r) {
+    call.boundary = r.integer(info, "boundary", kPeriodic, kDirichlet);
+    call.previous_is_input = r.integer(info, "previous_is_input", 0, 1);
+    call.has_source = r.integer(info, "has_source", 0, 1);
+    call.residual = r.integer(info, "residual", 0, 1);
+    call.coefficient_act = r.integer(info, "coefficient_act", kIdentity, kHardtanh);
+    call.output_act = r.integer(info, "output_act", kIdentity, kHardtanh);
+    call.flow_sign = r.integer(info, "flow_sign", -1, 1);
+    r.expect(call.flow_sign != 0, "attribute 'flow_sign' must be -1 or 1, got 0");
+    call.dt = r.number(info, "dt", false), call.dx = r.number(info, "dx", false), call.dy = r.number(info, "dy", false);
+    call.D_x = r.number(info, "D_x", true), call.D_y = r.number(info, "D_y", true);
   }
 
   OrtStatus* compute(OrtKernelContext* context) const {
-    Failure f;
-    const Tensor h = input(f, context, 0), x = input(f, context, 1), weight = input(f, context, 2);
-    const Tensor bias = input(f, context, 3), scale = input(f, context, 4), shift = input(f, context, 5);
-    const Tensor out = output(f, context, h);
-    const bool shapes = h.rank == 4 && x.rank == 4 && std::memcmp(h.dims, x.dims, sizeof h.dims) == 0 &&
-                        weight.rank == 4 && weight.dims[1] == h.dims[1] && bias.rank == 2 && scale.rank == 1;
-    if (f.any()) return f.first();
-    if (!shapes)
-      return refuse("pdecnn::GlobalLayer: expected h and x (N, C, H, W), weight (maps, C, side, side), bias (maps, C) and "
-                    "scale (C)");
-    Call c = call;
-    c.N = h.dims[0], c.C = h.dims[1], c.H = h.dims[2], c.W = h.dims[3];
-    c.maps = weight.dims[0], c.side = weight.dims[2];
+    Reader r(kName);
+    const Tensor h = state(r, context), x = input(r, context, 1, "x"), weight = input(r, context, 2, "weight");
+    const Tensor bias = input(r, context, 3, "bias"), scale = input(r, context, 4, "scale"),
+                 shift = input(r, context, 5, "shift");
+    const int64_t K = steps(r, context, 6), C = h.dims[1], maps = weight.dims[0], side = weight.dims[2];
+    expect_shape(r, x.is_like(h), x, "like h");
+    expect_shape(r, weight.is(4, maps, C, side, side) && (maps == 2 || maps == 4) && (side == 1 || side == 3 || side == 5),
+                 weight, "(2 or 4, C, side, side) with a side of 1, 3 or 5");
+    expect_shape(r, bias.is(2, maps, C), bias, "(maps, C)");
+    expect_shape(r, scale.is(1, C), scale, "(C)");
+    expect_shape(r, shift.is(1, C), shift, "(C)");
+    const Tensor out = output(r, context, h);
+    if (!r.ok()) return r.error();
+    LayerCall c = call;
+    c.N = h.dims[0], c.C = C, c.H = h.dims[2], c.W = h.dims[3], c.K = K, c.maps = maps, c.side = side;
     c.h = map_of(h, h), c.x = map_of(x, h), c.out = map_of(out, h);
-    c.weight = weight.data, c.bias = bias.data, c.scale = scale.data, c.shift = shift.data;
-    return answer(run(&c));
+    c.weight = weight.floats(), c.bias = bias.floats(), c.scale = scale.floats(), c.shift = shift.floats();
+    return answer(r, run(&c));
   }
 };
 
+// h, h_prev (N, C, H, W); u, v, D_x, D_y likewise or (1, C, 1, 1) or (); f like h, read where has_source is 1; K.
 struct AdvectionDiffusion {
   static constexpr const char* kName = "AdvectionDiffusion";
-  static constexpr size_t kInputs = 7;  // h, h_prev, u, v, D_x, D_y, f
-
-  // as `struct ForwardCall` of advection_diffusion/problem.h
-  struct Call {
-    int64_t dtype, N, C, H, W, K, boundary, interleaved;
-    double dt, dx, dy;
-    Map fields[7], out;
-  } call{};
+  static constexpr size_t kInputs = 8;
+  ForwardCall call{};
   int64_t has_source = 0;
-  Run run = nullptr;
+  Run run = best_kernels().advection_diffusion;
 
-  AdvectionDiffusion(const OrtKernelInfo* info, Failure& failure) : run(best_kernels().advection_diffusion) {
-    call.K = integer(failure, info, "K");
-    call.boundary = integer(failure, info, "boundary");
-    has_source = integer(failure, info, "has_source");
-    call.dt = number(failure, info, "dt");
-    call.dx = number(failure, info, "dx");
-    call.dy = number(failure, info, "dy");
+  AdvectionDiffusion(const OrtKernelInfo* info, Reader& r) {
+    Problem& p = call.problem;
+    p.boundary = r.integer(info, "boundary", kPeriodic, kDirichlet);
+    has_source = r.integer(info, "has_source", 0, 1);
+    p.dt = r.number(info, "dt", false), p.dx = r.number(info, "dx", false), p.dy = r.number(info, "dy", false);
   }
 
   OrtStatus* compute(OrtKernelContext* context) const {
-    Failure f;
-    Call c = call;
-    const Tensor h = input(f, context, 0);
-    const Tensor out = output(f, context, h);
-    for (size_t i = 0; i < kInputs; ++i) c.fields[i] = map_of(input(f, context, i), h);
-    if (has_source == 0) c.fields[6] = {nullptr, 0, 0, 0, 0};
-    if (f.any()) return f.first();
-    if (h.rank != 4) return refuse("pdecnn::AdvectionDiffusion: expected h of shape (N, C, H, W)");
-    c.N = h.dims[0], c.C = h.dims[1], c.H = h.dims[2], c.W = h.dims[3];
-    c.out = map_of(out, h);
-    return answer(run(&c));
+    Reader r(kName);
+    ForwardCall c = call;
+    Problem& p = c.problem;
+    const Tensor h = state(r, context);
+    const int64_t C = h.dims[1];
+    const char* names[] = {"h", "h_prev", "u", "v", "D_x", "D_y", "f"};
+    Map* maps[] = {&p.h, &p.h_prev, &p.u, &p.v, &p.D_x, &p.D_y, &p.f};
+    for (size_t i = 0; i < (has_source ? 7 : 6); ++i) {
+      const Tensor t = input(r, context, i, names[i]);
+      const bool is_coefficient = i >= 2 && i < 6;
+      expect_shape(r, t.is_like(h) || (is_coefficient && (t.rank == 0 || t.is(4, 1, C, 1, 1))), t,
+                   is_coefficient ? "like h, (1, C, 1, 1) or ()" : "like h");
+      *maps[i] = map_of(t, h);
+    }
+    p.N = h.dims[0], p.C = C, p.H = h.dims[2], p.W = h.dims[3], p.K = steps(r, context, 7);
+    c.out = map_of(output(r, context, h), h);
+    return answer(r, r.ok() ? run(&c) : kOk);
   }
 };
 
@@ -216,7 +261,8 @@ ort::CustomOp describe() {
   op.version = ort::kCustomOpVersion;
   op.GetName = [](const ort::CustomOp*) { return Kernel::kName; };
   op.GetExecutionProviderType = [](const ort::CustomOp*) -> const char* { return nullptr; };  // the CPU
-  op.GetInputType = op.GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kFloat; };
+  op.GetInputType = [](const ort::CustomOp*, size_t i) { return i + 1 == Kernel::kInputs ? ort::kInt64 : ort::kFloat; };
+  op.GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kFloat; };
   op.GetInputTypeCount = [](const ort::CustomOp*) { return size_t(Kernel::kInputs); };
   op.GetOutputTypeCount = [](const ort::CustomOp*) { return size_t(1); };
   op.GetInputCharacteristic = op.GetOutputCharacteristic = [](const ort::CustomOp*, size_t) { return 0; };
@@ -224,9 +270,12 @@ ort::CustomOp describe() {
   op.GetVariadicInputMinArity = op.GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 1; };
   op.GetVariadicInputHomogeneity = op.GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 1; };
   op.CreateKernelV2 = [](const ort::CustomOp*, const ort::Api*, const OrtKernelInfo* info, void** kernel) {
-    Failure failure;
-    *kernel = new Kernel(info, failure);
-    return failure.first();
+    Reader r(Kernel::kName);
+    auto* made = new (std::nothrow) Kernel(info, r);
+    r.expect(made != nullptr, "out of memory");
+    if (!r.ok()) delete made;
+    else *kernel = made;
+    return r.error();
   };
   op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
     return static_cast<const Kernel*>(kernel)->compute(context);
@@ -241,7 +290,8 @@ ort::CustomOp describe() {
 PDECNN_EXPORT OrtStatus* ORT_CALL RegisterCustomOps(OrtSessionOptions* options, const ort::ApiBase* base) {
   static const ort::CustomOp ops[] = {describe<GlobalLayer>(), describe<AdvectionDiffusion>()};
   api = base->GetApi(ort::kApiVersion);
-  if (best_kernels().global_layer == nullptr) return refuse("pdecnn: this build has no kernel for this processor");
+  if (best_kernels().global_layer == nullptr)
+    return api->CreateStatus(ort::kFail, "pdecnn: this build has no kernel for this processor");
   OrtCustomOpDomain* domain = nullptr;
   if (OrtStatus* status = api->CreateCustomOpDomain("pdecnn", &domain)) return status;
   for (const ort::CustomOp& op : ops)

@@ -4,21 +4,13 @@
 // stencil is nine shifted loads at any flat index, halo columns included, so that all loops run over whole chunks of rows
 // without code for the edges. What stands in the two surplus columns of a row is never stored, and meets zeros in sums.
 // A stride of 2 keeps every second column of every second row.
+#include "abi.h"
 #include "lanes.h"
-#include "pdecnn.h"
 
 namespace PDECNN_NS {
 namespace shared_expand {
 
 enum Mode : int64_t { kExpand = 0, kMoments = 1, kProduct = 2 };
-
-struct Call {
-  int64_t dtype, N, C, H, W, f, stride, mode;
-  const void *u, *stencils, *scale, *shift, *c, *grad;
-  void *out, *grad_u, *grad_c;
-  double *grad_stencils;  // (N C, f, 9)
-  double *sum0, *sum1;    // (N C, f): mean and sum of squares about it; or gradients of shift and scale
-};
 
 constexpr int64_t kChunk = 512;  // numbers of a chunk of rows: small enough for f of them in the first cache
 
@@ -50,12 +42,14 @@ struct Planes {
   void spread(A* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t many) const {
     for (int64_t r = 0; r < many; ++r)
       if (stride == 1) std::memcpy(to + r * P, from + r * W, sizeof(A) * size_t(W));
-      else for (int64_t x = 0; x < Wo; ++x) to[2 * x] = from[x];
+      else
+        for (int64_t x = 0; x < Wo; ++x) to[2 * x] = from[x];
   }
   void collect(A* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t many) const {
     for (int64_t r = 0; r < many; ++r)
       if (stride == 1) std::memcpy(to + r * W, from + r * P, sizeof(A) * size_t(W));
-      else for (int64_t x = 0; x < Wo; ++x) to[x] = from[2 * x];
+      else
+        for (int64_t x = 0; x < Wo; ++x) to[x] = from[2 * x];
   }
 
   // All F derivatives on a chunk of rows whose first is `padded` (already at the row of the stencil's top).

@@ -1,18 +1,17 @@
 """The native twins of `pdecnn::shared_expand*` on the CPU; what they do not know goes to the reference."""
 
-import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pdecnn.kernels.library import DTYPES, LIBRARY
 from pdecnn.kernels.native import Library
 from pdecnn.kernels.shared_expand import op
 
-_DTYPES = {torch.float32: 0, torch.float64: 1}
+_COMPILED = (torch.float32, torch.float64)
 _STENCILS = (1, 2, 3, 4, 6, 8)  # the numbers f that cpu.cpp is compiled for
 _EXPAND, _MOMENTS, _PRODUCT = range(3)
-_CALL = struct.Struct("=8q 12q")  # as `struct Call` in cpu.cpp
 _POINTERS = (
     "u", "stencils", "scale", "shift", "c", "grad", "out", "grad_u", "grad_c", "grad_stencils", "sum0", "sum1"
 )  # fmt: skip
@@ -26,7 +25,7 @@ def register(library: Library) -> None:
     def call(run: Any, mode: int, stride: int, **tensors: Tensor) -> None:
         u, f = tensors["u"], len(tensors["stencils"])
         addresses = (tensors[name].data_ptr() if name in tensors else 0 for name in _POINTERS)
-        run(_CALL.pack(_DTYPES[u.dtype], *u.shape, f, stride, mode, *addresses))
+        run(DTYPES[u.dtype], *u.shape, f, stride, mode, *addresses)
 
     def expand(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
         if not _known(u, stencils):
@@ -101,12 +100,12 @@ def register(library: Library) -> None:
         "shared_expand_product_backward": product_backward,
     }
     for name, implementation in implementations.items():
-        op.LIBRARY.impl(name, implementation, "CPU")  # type: ignore[no-untyped-call]
+        LIBRARY.impl(name, implementation, "CPU")
 
 
 def _known(u: Tensor, stencils: Tensor, *others: Tensor) -> bool:
     same = all(q.dtype == u.dtype for q in (stencils, *others))
-    return same and u.dtype in _DTYPES and len(stencils) in _STENCILS and u.numel() > 0
+    return same and u.dtype in _COMPILED and len(stencils) in _STENCILS and u.numel() > 0
 
 
 def _partial(u: Tensor, stencils: Tensor) -> Tensor:

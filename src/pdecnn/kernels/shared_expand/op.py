@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 from torch.utils.flop_counter import register_flop_formula
 
+from pdecnn.kernels.library import LIBRARY, TAGS
 from pdecnn.reference import shared_stencils as reference
 
-LIBRARY = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
-_TAGS = (torch.Tag.pt2_compliant_tag,)
 _PRODUCT = "Tensor u, Tensor stencils, Tensor scale, Tensor shift, Tensor c, int stride"
 SCHEMAS = (
     "shared_expand(Tensor u, Tensor stencils, int stride) -> Tensor",
@@ -34,7 +33,7 @@ SCHEMAS = (
     f"shared_expand_product_backward(Tensor grad, {_PRODUCT}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 for _schema in SCHEMAS:
-    LIBRARY.define(_schema, tags=_TAGS)  # type: ignore[no-untyped-call]
+    LIBRARY.define(_schema, tags=TAGS)
 
 
 def expand_reference(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
@@ -46,7 +45,7 @@ def expand_backward_reference(grad: Tensor, u: Tensor, stencils: Tensor, stride:
     """The gradients of `u` and of the stencils, for the gradient of `D u`."""
     C, f = u.shape[1], len(stencils)
     weight = stencils.repeat(C, 1, 1, 1)
-    grad_u: Tensor = conv2d_input(u.shape, weight, grad, stride, 1, groups=C)  # type: ignore[no-untyped-call]
+    grad_u: Tensor = conv2d_input(u.shape, weight, grad, stride, 1, groups=C)
     padded = torch.nn.functional.pad(u, (1, 1, 1, 1))
     grad = grad.reshape(grad.shape[0], C, f, *grad.shape[2:])
     Ho, Wo = grad.shape[3:]
@@ -99,7 +98,7 @@ REFERENCES = {
     "shared_expand_product_backward": product_backward_reference,
 }
 for _name, _reference in REFERENCES.items():
-    LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")
 
 
 def output_shape(u: Any, stencils: Any, stride: int) -> tuple[int, ...]:

@@ -1,29 +1,10 @@
 // Filters planes in the real Fourier or the cosine basis: four small matrix products per plane, all of them in cache.
 // README.md derives the basis, the coupling of its sine and cosine parts, and the adjoint.
+#include "abi.h"
 #include "product.h"
 
 namespace PDECNN_NS {
-namespace {
-
-// Laid out as cpu.py packs it: 8-byte fields only. Arrays are contiguous.
-struct Problem {
-  int64_t dtype, N, C, H, W, stride, mirrored;
-  const void *rows, *columns;                  // plane -> coefficients: rows (H, H), columns (W, stride)
-  const void *rows_inverse, *columns_inverse;  // coefficients -> plane
-  const void* g;                               // (C, H, W)
-};
-
-struct ForwardCall {
-  Problem problem;
-  const void* v;
-  void* out;
-};
-
-struct BackwardCall {
-  Problem problem;
-  const void *grad, *v;
-  void *grad_v, *grad_g;
-};
+namespace spectral_filter {
 
 // Coefficient i of an axis of n: cosines of frequencies 0 ... n/2, then sines of 1 ... (n-1)/2.
 struct Axis {
@@ -42,8 +23,7 @@ class Filter {
  public:
   using A = arithmetic_t<T>;
 
-  explicit Filter(const Problem& p)
-      : p_(p), y_{p.H}, x_{p.W}, size_(p.H * p.stride), arena_(size_t(size_) * sizeof(A) * 8) {
+  explicit Filter(const Problem& p) : p_(p), y_{p.H}, x_{p.W}, size_(p.H * p.stride), arena_(size_t(size_) * sizeof(A) * 8) {
     for (int i = 0; i < 8; ++i) buffer_[i] = reinterpret_cast<A*>(arena_.data()) + i * size_;
   }
   bool ok() const { return arena_.ok(); }
@@ -116,8 +96,7 @@ class Filter {
     constexpr int narrow_bytes = kVectorBytes > 32 ? 32 : kVectorBytes;
     if (p_.stride * int64_t(sizeof(A)) % kVectorBytes == 0)
       product<Lanes<A, kVectorBytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
-    else
-      product<Lanes<A, narrow_bytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
+    else product<Lanes<A, narrow_bytes>>(a, a_stride, b, p_.stride, c, p_.stride, rows, inner, p_.stride);
   }
 
   // The matrix `rows` of an axis takes sums of pixels j and n - j to cosines, and their differences to sines: two
@@ -288,17 +267,17 @@ Status by_dtype(int64_t dtype, const F& f) {
   return kBadArgument;
 }
 
-}  // namespace
+}  // namespace spectral_filter
 }  // namespace PDECNN_NS
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_forward)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::spectral_filter;
   const auto& c = *static_cast<const ForwardCall*>(call);
   return by_dtype(c.problem.dtype, [&](auto t) { return forward<decltype(t)>(c); });
 }
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_backward)(const void* call) {
-  using namespace PDECNN_NS;
+  using namespace PDECNN_NS::spectral_filter;
   const auto& c = *static_cast<const BackwardCall*>(call);
   return by_dtype(c.problem.dtype, [&](auto t) { return backward<decltype(t)>(c); });
 }

@@ -1,20 +1,17 @@
 """The native twin of `pdecnn::spectral_filter` on the CPU, for the sizes at which it is the fastest."""
 
 import math
-import struct
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from pdecnn.kernels.library import DTYPES, LIBRARY
 from pdecnn.kernels.native import Library
 from pdecnn.kernels.spectral_filter.choice import NATIVE, fastest
-from pdecnn.kernels.spectral_filter.op import LIBRARY, _adjoint, _filter, arithmetic
+from pdecnn.kernels.spectral_filter.op import _adjoint, _filter, arithmetic
 from pdecnn.reference.spectral import cosine_matrix
 
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
-_FORWARD = struct.Struct("=7q 5q 2q")  # as `ForwardCall` in cpu.cpp
-_BACKWARD = struct.Struct("=7q 5q 4q")  # as `BackwardCall`
 _VECTOR = 64  # bytes that the rows of a matrix are padded to, or half of it for short ones
 
 
@@ -45,7 +42,7 @@ def _problem(v: Tensor, g: Tensor, boundary: str) -> tuple[int, ...]:
     mirrored = boundary == "neumann"
     stride, matrices = _matrices(H, W, mirrored, g.dtype)
     pointers = [m.data_ptr() for m in matrices]
-    return (_DTYPES[v.dtype], v.shape[0], v.shape[1], H, W, stride, mirrored, *pointers, g.data_ptr())
+    return (DTYPES[v.dtype], v.shape[0], v.shape[1], H, W, stride, mirrored, *pointers, g.data_ptr())
 
 
 def register(library: Library) -> None:
@@ -54,14 +51,14 @@ def register(library: Library) -> None:
     run_backward = library.function("pdecnn_spectral_filter_backward")
 
     def native(v: Tensor) -> bool:
-        return v.dtype in _DTYPES and v.ndim <= 4 and fastest(v.shape[2:], native=True) == NATIVE
+        return v.dtype in DTYPES and v.ndim <= 4 and fastest(v.shape[2:], native=True) == NATIVE
 
     def forward(v: Tensor, g: Tensor, boundary: str) -> Tensor:
         if not native(v):
             return _filter(v, g, boundary)
         v, g = v.contiguous(), g.to(arithmetic(v)).contiguous()
         out = v.new_empty(v.shape)
-        run_forward(_FORWARD.pack(*_problem(v, g, boundary), v.data_ptr(), out.data_ptr()))
+        run_forward(*_problem(v, g, boundary), v.data_ptr(), out.data_ptr())
         return out
 
     def backward(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
@@ -70,7 +67,7 @@ def register(library: Library) -> None:
         grad, v, wide = grad.to(v.dtype).contiguous(), v.contiguous(), g.to(arithmetic(v)).contiguous()
         grad_v, grad_g = v.new_empty(v.shape), torch.empty_like(wide)
         pointers = (grad.data_ptr(), v.data_ptr(), grad_v.data_ptr(), grad_g.data_ptr())
-        run_backward(_BACKWARD.pack(*_problem(v, wide, boundary), *pointers))
+        run_backward(*_problem(v, wide, boundary), *pointers)
         return grad_v, grad_g.to(g.dtype)
 
     LIBRARY.impl("spectral_filter", forward, "CPU")

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from pdecnn.kernels.library import LIBRARY, TAGS
 from pdecnn.kernels.spectral_filter.choice import fastest
 from pdecnn.kernels.spectral_filter.methods import COSINE, METHODS, Method
 
-LIBRARY: Any = torch.library.Library("pdecnn", "FRAGMENT")  # type: ignore[no-untyped-call]
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-LIBRARY.define("spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor", tags=_TAGS)
+LIBRARY.define("spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor", tags=TAGS)
 LIBRARY.define(
     "spectral_filter_backward(Tensor grad, Tensor v, Tensor g, str boundary) -> (Tensor, Tensor)",
-    tags=_TAGS,
+    tags=TAGS,
 )
 
 

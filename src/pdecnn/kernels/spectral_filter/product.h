@@ -4,7 +4,7 @@
 #include "lanes.h"
 
 namespace PDECNN_NS {
-namespace {
+namespace spectral_filter {
 
 // Rows [0, MR) of C, NV vectors wide: MR * NV sums live in registers.
 template <class L, int MR, int NV, class A>
@@ -24,8 +24,8 @@ PDECNN_INLINE void product_block(const A* a, int64_t a_stride, const A* b, int64
 }
 
 template <class L, int MR, int NV, class A>
-PDECNN_INLINE void product_some_rows(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c,
-                                     int64_t c_stride, int64_t rows, int64_t inner) {
+PDECNN_INLINE void product_some_rows(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride,
+                                     int64_t rows, int64_t inner) {
   if (rows == MR) return product_block<L, MR, NV>(a, a_stride, b, b_stride, c, c_stride, inner);
   if constexpr (MR > 1) product_some_rows<L, MR - 1, NV>(a, a_stride, b, b_stride, c, c_stride, rows, inner);
 }
@@ -44,8 +44,8 @@ PDECNN_INLINE void product_rows(const A* a, int64_t a_stride, const A* b, int64_
 
 // (rows, inner) times (inner, columns); columns is a multiple of the vector.
 template <class L, class A>
-void product(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride, int64_t rows,
-             int64_t inner, int64_t columns) {
+void product(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, int64_t c_stride, int64_t rows, int64_t inner,
+             int64_t columns) {
   int64_t k = 0;
 #if defined(__AVX512F__)  // 32 registers
   for (; k + 4 * L::count <= columns; k += 4 * L::count)
@@ -53,9 +53,8 @@ void product(const A* a, int64_t a_stride, const A* b, int64_t b_stride, A* c, i
 #endif
   for (; k + 2 * L::count <= columns; k += 2 * L::count)
     product_rows<L, 4, 2>(a, a_stride, b + k, b_stride, c + k, c_stride, rows, inner);
-  for (; k < columns; k += L::count)
-    product_rows<L, 8, 1>(a, a_stride, b + k, b_stride, c + k, c_stride, rows, inner);
+  for (; k < columns; k += L::count) product_rows<L, 8, 1>(a, a_stride, b + k, b_stride, c + k, c_stride, rows, inner);
 }
 
-}  // namespace
+}  // namespace spectral_filter
 }  // namespace PDECNN_NS

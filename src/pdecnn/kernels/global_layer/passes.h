@@ -1,7 +1,8 @@
 // The four passes over the batch: two forward, two backward. Each handles the channels and samples of one task.
 #pragma once
 
-#include "problem.h"
+#include "activation.h"
+#include "tasks.h"
 
 namespace PDECNN_NS {
 namespace depthwise_norm {
@@ -29,24 +30,31 @@ Stencils<K, M> normalised(const Problem& p, int64_t c, const Moments& moments) {
   return s;
 }
 
-// Affine map and activation of the normalised values, and which of them it lets pass; NaN does, as in torch.
-template <class L, int M>
-struct Output {
-  float gamma[M], beta[M], low, high;
+// The activation, and which values it lets pass; NaN does, as in torch. tanh lets all pass: see activation.h.
+template <class L>
+struct Clamp : Limits {
   using V = typename L::V;
-
-  Output(const Problem& p, int64_t c) : low(float(p.low)), high(float(p.high)) {
-    for (int m = 0; m < M; ++m) gamma[m] = p.gamma[m * p.C + c], beta[m] = p.beta[m * p.C + c];
-  }
-  PDECNN_INLINE V affine(const V& v, int m) const { return L::all(gamma[m]) * v + L::all(beta[m]); }
-  PDECNN_INLINE V value(const V& v, int m) const {
-    V y = affine(v, m);
+  explicit Clamp(const Problem& p) : Limits(p.act) {}
+  PDECNN_INLINE V value(V y, int) const {
     y = y <= low ? L::all(low) : y;
     return y >= high ? L::all(high) : y;
   }
+};
+
+// Affine map and activation of the normalised values.
+template <class L, int M>
+struct Output : Clamp<L> {
+  float gamma[M], beta[M];
+  using V = typename L::V;
+
+  Output(const Problem& p, int64_t c) : Clamp<L>(p) {
+    for (int m = 0; m < M; ++m) gamma[m] = p.gamma[m * p.C + c], beta[m] = p.beta[m * p.C + c];
+  }
+  PDECNN_INLINE V affine(const V& v, int m) const { return L::all(gamma[m]) * v + L::all(beta[m]); }
+  PDECNN_INLINE V value(const V& v, int m) const { return Clamp<L>::value(affine(v, m), m); }
   PDECNN_INLINE V gradient(const V& grad, const V& v, int m) const {
     const V y = affine(v, m), zero{};
-    return (y <= low) | (y >= high) ? zero : grad;
+    return (y <= this->low) | (y >= this->high) ? zero : grad;
   }
 };
 

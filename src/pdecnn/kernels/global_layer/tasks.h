@@ -1,38 +1,11 @@
 // What is to be computed, how it is cut into tasks, and the memory of a thread.
 #pragma once
 
+#include "abi.h"
 #include "plane.h"
 
 namespace PDECNN_NS {
 namespace depthwise_norm {
-
-// Laid out as cpu.py packs it: 8-byte fields only. Maps are (N, C, H, W), all in one order of memory: planes one after
-// another or, interleaved, channels side by side. weight is (maps, C, side, side), bias, gamma and beta are (maps, C).
-struct Problem {
-  int64_t N, C, H, W, maps, side, interleaved;
-  double low, high;  // the activation: min(max(x, low), high)
-  double eps[4];
-  const float *h, *weight, *bias, *gamma, *beta;  // no weight: the map is h itself; no bias: zero
-
-  int64_t plane() const { return H * W; }
-  float tap(int64_t m, int64_t c, int64_t i) const { return weight ? weight[(m * C + c) * side * side + i] : 1.0f; }
-  double bias_at(int64_t m, int64_t c) const { return bias ? double(bias[m * C + c]) : 0.0; }
-  // (x - mean) / sqrt(var + eps) = scale * x + shift for the stencil's value x before the bias
-  double scale(int64_t m, int64_t c, const float* var) const { return 1.0 / __builtin_sqrt(double(var[m * C + c]) + eps[m]); }
-};
-
-struct ForwardCall {
-  Problem problem;
-  float* out[4];
-  float *mean, *var;  // (maps, C): of the values that the norm gets
-};
-
-struct BackwardCall {
-  Problem problem;
-  const float* grad[4];
-  const float *mean, *var;
-  float *grad_h, *grad_weight, *grad_gamma, *grad_beta;
-};
 
 // What the norms saw, and the gradients of their scales and shifts; (maps, C) each.
 struct Moments {
@@ -54,7 +27,7 @@ struct Tasks {
   explicit Tasks(const Problem& p) : N(p.N), C(p.C), channels(p.interleaved ? min(kBlock, p.C) : 1) {
     constexpr int64_t kNumbers = 16384;
     blocks = (C + channels - 1) / channels;
-    samples = min(N, max<int64_t>(1, kNumbers / (p.plane() * channels)));
+    samples = max<int64_t>(1, min(N, kNumbers / (p.plane() * channels)));
     chunks = (N + samples - 1) / samples;
   }
   int64_t count() const { return blocks * chunks; }
@@ -115,11 +88,11 @@ class Memory {
   Arena arena_;
 };
 
-// Calls f(task, memory) for every task.
+// Calls f(task, memory) for every task, at least `grain` of them on a thread.
 template <class F>
-Status run(const Problem& p, const Tasks& tasks, const Room& room, const F& f) {
+Status run(const Problem& p, const Tasks& tasks, const Room& room, const F& f, int64_t grain = 1) {
   int32_t failed = 0;
-  const Status status = parallel_for(tasks.count(), 1, [&](int64_t begin, int64_t end) {
+  const Status status = parallel_for(tasks.count(), grain, [&](int64_t begin, int64_t end) {
     const Memory memory(p, tasks.channels, room);
     if (!memory.ok()) failed = 1;
     else

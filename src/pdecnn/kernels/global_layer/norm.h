@@ -2,7 +2,8 @@
 //
 // Memory is what such maps cost, not arithmetic: nothing but the results is ever written. The statistics need all samples,
 // so the stencils are applied twice, once to count and once to write; backward applies them twice again.
-#if defined(__GNUC__)
+#pragma once
+
 #include "batch.h"
 
 namespace PDECNN_NS {
@@ -35,29 +36,5 @@ Status backward(const BackwardCall& call) {
   return status;
 }
 
-// The stencils, or the map that is h itself.
-template <class F>
-Status by_shape(const Problem& p, const F& f) {
-  if (p.side == 1 && p.maps == 1 && p.H == 1) return by_width(p, Constant<1>{}, Constant<1>{}, f);
-  return by_stencils(p, f);
-}
-
 }  // namespace depthwise_norm
 }  // namespace PDECNN_NS
-
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_norm_forward)(const void* call) {
-  using namespace PDECNN_NS::depthwise_norm;
-  const auto& c = *static_cast<const ForwardCall*>(call);
-  return by_shape(c.problem, [&](auto lanes, auto side, auto maps) {
-    return forward<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c);
-  });
-}
-
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_norm_backward)(const void* call) {
-  using namespace PDECNN_NS::depthwise_norm;
-  const auto& c = *static_cast<const BackwardCall*>(call);
-  return by_shape(c.problem, [&](auto lanes, auto side, auto maps) {
-    return backward<decltype(lanes), decltype(side)::value, decltype(maps)::value>(c);
-  });
-}
-#endif
