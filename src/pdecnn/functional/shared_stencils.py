@@ -4,19 +4,16 @@ import torch
 from torch import Tensor
 
 from pdecnn.kernels.shared_expand import op as op
-from pdecnn.reference.shared_stencils import check_expand
 
 
 def shared_expand(u: Tensor, stencils: Tensor, stride: int = 1) -> Tensor:
     """`pdecnn.reference.shared_expand`, computed by the fastest kernel."""
-    check_expand("shared_expand", u, stencils, stride)
     out: Tensor = torch.ops.pdecnn.shared_expand(u, stencils, stride)
     return out
 
 
 def shared_expand_moments(u: Tensor, stencils: Tensor, stride: int = 1) -> tuple[Tensor, Tensor]:
     """`pdecnn.reference.shared_expand_moments`, computed by the fastest kernel; the expansion is not stored."""
-    check_expand("shared_expand_moments", u, stencils, stride)
     mean, var = torch.ops.pdecnn.shared_expand_moments(u, stencils, stride)
     return mean, var
 
@@ -25,14 +22,5 @@ def shared_expand_product(
     u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int = 1
 ) -> Tensor:
     """`pdecnn.reference.shared_expand_product`, computed by the fastest kernel; the expansion is not stored."""
-    check_expand("shared_expand_product", u, stencils, stride)
-    expected = op.output_shape(u, stencils, stride)
-    if tuple(c.shape) != expected:
-        raise ValueError(
-            f"shared_expand_product: expected c of shape {expected} like the expansion, got {tuple(c.shape)}."
-        )
-    for name, q in (("scale", scale), ("shift", shift)):
-        if tuple(q.shape) != expected[1:2]:
-            raise ValueError(f"shared_expand_product: expected {name} of shape ({expected[1]},), got {tuple(q.shape)}.")
     out: Tensor = torch.ops.pdecnn.shared_expand_product(u, stencils, scale, shift, c, stride)
     return out
