@@ -19,7 +19,7 @@ from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import Report
 from pdecnn.deploy.check import ExportError
-from pdecnn.shared.files import clean_up, write_atomic
+from pdecnn.shared.files import clean_up, saving, write_atomic
 from pdecnn.training import Dataset, EvalLoader, evaluate, fit, load_dataset, load_recipe, save_checkpoint
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
@@ -98,7 +98,8 @@ def run_job(
         reporter: Makes what shows the progress of the training.
     """
     start, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
-    folder.mkdir(parents=True, exist_ok=True)
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     clean_up(folder)
     data = load_dataset(DATA) if data is None else data
     teacher = _teacher(train_teacher, data, folder, say, reporter)

@@ -226,7 +226,11 @@ def load_recipe(source: str | Path) -> Recipe:
         >>> load_recipe("quick/fashion-mini").data.name
         'fashion-mini'
     """
-    return Recipe.parse(_read(source, seen=()))
+    values = _read(source, seen=())
+    try:
+        return Recipe.parse(values)
+    except RecipeError as error:
+        raise RecipeError(str(error).replace("recipe:", f"recipe: {source}:", 1)) from error
 
 
 def list_recipes() -> dict[str, str]:
