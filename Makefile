@@ -13,7 +13,7 @@ REFERENCE := $(addprefix tests/,kernels/test_advection_diffusion_kernel.py kerne
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit reference slow wheel oldest solver clean executorch
+.PHONY: demo test lint types unit reference slow torture wheel oldest solver clean executorch
 
 demo: $(VENV)/.demo
 	$(BIN)/pdecnn condense
@@ -53,6 +53,10 @@ oldest:
 # Minutes more: every model through torch.compile, torch.export and ONNX.
 slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+# An hour: every edit of every kind of file, kills and full disks at every moment; what was tried goes to torture.log.
+torture: $(VENV)/.dev
+	OMP_NUM_THREADS=1 PDECNN_TORTURE=1 PDECNN_TORTURE_LOG=torture.log $(BIN)/pytest -m slow tests/torture
 
 # Phones: ExecuTorch is an install of about 545 MB, in an environment of its own.
 executorch: $(VENV)/.dev

@@ -214,7 +214,7 @@ def test_planning_restores_the_mode_of_every_module(resnet):
 def test_broken_plan_files_are_refused(made, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
+    with pytest.raises(ValueError, match="is not readable JSON"):
         Plan.load(file)
     file.write_text("[]")
     with pytest.raises(ValueError, match="holds a list"):
@@ -222,7 +222,7 @@ def test_broken_plan_files_are_refused(made, tmp_path):
     values = made.to_dict()
     with pytest.raises(ValueError, match="expected format 'pdecnn-plan/1', got None"):
         Plan.from_dict({k: v for k, v in values.items() if k != "format"})
-    with pytest.raises(ValueError, match="not a complete plan"):
+    with pytest.raises(ValueError, match="it is not complete: model: is missing"):
         Plan.from_dict({"format": values["format"]})
     run = values["runs"][0]
     with pytest.raises(ValueError, match="a run has no entry 'kept'"):

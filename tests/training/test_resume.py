@@ -17,6 +17,7 @@ from torch import nn
 from training_toys import assert_same_weights, recipe, single_thread, start, tiny_data, tiny_net, weights
 
 from pdecnn.shared.files import SaveError, write_atomic
+from pdecnn.shared.locks import LockedError
 from pdecnn.training import DivergedError, fit
 
 
@@ -158,6 +159,36 @@ def test_a_run_is_not_overwritten_and_not_continued_with_other_settings(tmp_path
         fit(tiny_net(), tiny_data(), recipe(epochs=2), run_dir=tmp_path)
     with pytest.raises(ValueError, match=r"another recipe .*epochs: 2 -> 4"):
         fit(tiny_net(), tiny_data(), recipe(), run_dir=tmp_path, resume=True)
+
+
+def test_two_processes_do_not_share_a_run(tmp_path):
+    process = start(train, str(tmp_path / "run"), 4, 0.1)
+    while not (tmp_path / "run/last").exists():
+        time.sleep(0.02)
+    with pytest.raises(LockedError, match=rf"run is in use by process {process.pid} on .*choose another folder"):
+        fit(
+            tiny_net(),
+            tiny_data(),
+            recipe(optimizer={"name": "sgd", "lr": 0.02}),
+            run_dir=tmp_path / "run",
+            resume=True,
+        )
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    train(str(tmp_path / "run"))
+    train(str(tmp_path / "run"))  # the lock was given back
+    train(str(tmp_path / "whole"))
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_damaged_checkpoint_is_set_aside_not_replaced(tmp_path):
+    train(str(tmp_path / "run"))
+    newest = (tmp_path / "run/last").resolve()
+    (newest / "config.json").write_text("{")
+    train(str(tmp_path / "run"))
+    assert (newest.with_name(f"damaged-{newest.name}") / "config.json").read_text() == "{"
+    train(str(tmp_path / "whole"))
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
 
 
 def fill_the_disk(folder):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,9 @@ from torch import nn
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.published import TITLES, Row, rows
+from pdecnn.shared.reading import MB, FileError, read_json
+
+MAX_RESULT = 64 * MB
 
 Prepare = Callable[[nn.Module, torch.Tensor], nn.Module]
 
@@ -248,23 +252,46 @@ class OwnRuns:
 
 
 def read_results(folder: str | Path) -> Mapping[tuple[str, str], OwnRuns]:
-    """Our own runs by `(model, dataset)`; files of another form are not ours and are passed over."""
+    """Our own runs by `(model, dataset)`; files of another form are not ours and are passed over.
+
+    So are damaged ones, each named in a warning.
+    """
     found: dict[tuple[str, str], OwnRuns] = {}
     for path in sorted(Path(folder).glob("**/*.json")):
-        content = json.loads(path.read_text())
-        for run in content if isinstance(content, list) else [content]:
-            if isinstance(run, dict) and {"model", "dataset"} <= run.keys() and _is_plain(run):
-                values = run.get("accuracies") or run["accuracy"]
-                own = found.setdefault((run["model"], _dataset_name(run["dataset"])), OwnRuns())
-                own.accuracies.extend(float(v) for v in (values if isinstance(values, list) else [values]))
-                own.lengths |= {run["epochs"]} if "epochs" in run else set()
+        try:
+            content = read_json(path, MAX_RESULT)
+            for run in content if isinstance(content, list) else [content]:
+                if isinstance(run, dict) and {"model", "dataset"} <= run.keys() and _is_plain(run):
+                    _add(found, run, str(path))
+        except FileError as error:
+            warnings.warn(f"tables: {error} The file is passed over.", stacklevel=2)
     return found
+
+
+def _add(found: dict[tuple[str, str], OwnRuns], run: Mapping[str, Any], where: str) -> None:
+    """Adds a finished run; a FileError names a value that cannot be."""
+    values = run.get("accuracies") or run["accuracy"]
+    values = values if isinstance(values, list) else [values]
+    epochs = run.get("epochs")
+    checks: list[tuple[str, Any, Any]] = [
+        ("model", run["model"], str),
+        ("dataset", run["dataset"], str),
+        ("epochs", 0 if epochs is None else epochs, int),
+        *(("accuracy", value, (int, float)) for value in values),
+    ]
+    for name, value, kind in checks:
+        if isinstance(value, bool) or not isinstance(value, kind) or (name == "accuracy" and not 0 <= value <= 100):
+            raise FileError(f"{where}: {name} is {value!r:.80}, which cannot be.")
+    own = found.setdefault((run["model"], _dataset_name(run["dataset"])), OwnRuns())
+    own.accuracies.extend(float(v) for v in values)
+    own.lengths |= {epochs} if epochs is not None else set()
 
 
 def _is_plain(run: Mapping[str, Any]) -> bool:
     """Whether a run was finished, and with the model as it is registered."""
-    model = run.get("recipe", {}).get("model", {})
-    return run.get("accuracy") is not None and not model.get("kwargs")
+    recipe = run.get("recipe")
+    model = recipe.get("model") if isinstance(recipe, dict) else None
+    return run.get("accuracy") is not None and not (model.get("kwargs") if isinstance(model, dict) else None)
 
 
 def _dataset_name(name: str) -> str:

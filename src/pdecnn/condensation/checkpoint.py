@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from pdecnn.models.build import build_model, register_builder
+from pdecnn.shared.reading import FileError
 from pdecnn.training.checkpoint import save_checkpoint
 
 CONFIG = "condensed_config"  # the attribute of a condensed model
+MAX_NESTED = 4  # a condensed model may be condensed again
 _UNSEEN = ("Dropout", "Dropout2d", "DropPath", "StochasticDepth", "Identity")
 
 
@@ -71,9 +73,14 @@ def build_condensed(description: dict[str, Any]) -> nn.Module:
     """The model of a config that `save_condensed` wrote, with fresh weights."""
     from pdecnn.condensation.plan import Plan
 
-    base = description.get("base")
+    base, depth = description.get("base"), 1
     if not isinstance(base, dict) or not isinstance(description.get("plan"), dict):
-        raise ValueError('build_model: a condensed model needs the entries "base" and "plan".')
+        raise FileError('build_model: a condensed model needs the entries "base" and "plan".')
+    inner: Any = base
+    while isinstance(inner, dict) and inner.get("builder") == "condensed":
+        inner, depth = inner.get("base"), depth + 1
+    if depth > MAX_NESTED:
+        raise FileError(f"build_model: {depth} condensed models in each other; at most {MAX_NESTED} are built.")
     return Plan.from_dict(description["plan"]).apply(build_model(base))
 
 

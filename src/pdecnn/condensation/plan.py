@@ -18,6 +18,7 @@ from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
+from pdecnn.condensation.match import check_model, count_kernels
 from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.propose import (
     ROUNDS,
@@ -32,11 +33,14 @@ from pdecnn.condensation.propose import (
     with_costs,
 )
 from pdecnn.condensation.record import Record, record
-from pdecnn.condensation.site import INITS, NOTHING, Cost, Run, Skipped
+from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped, from_plain
 from pdecnn.condensation.trial import try_runs
+from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.names import close_to
+from pdecnn.shared.reading import MB, FileError, check_tree, read_object
 
+MAX_PLAN = 16 * MB
 FORMAT = "pdecnn-plan/1"
 
 Filter = str | type[nn.Module]
@@ -56,6 +60,8 @@ class Plan:
         base: How to build a fresh model, if it comes from a registry.
     """
 
+    __pydantic_config__ = STRICT
+
     model: str
     input_shapes: tuple[tuple[int, ...], ...]
     runs: tuple[Run, ...]
@@ -69,7 +75,11 @@ class Plan:
         return predicted(self.before, self.runs)
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """A condensed copy of `model`, which is not touched; kept blocks keep their weights."""
+        """A condensed copy of `model`, which is not touched; kept blocks keep their weights.
+
+        A model that the plan was not made for is refused.
+        """
+        check_model(model, self.runs, self.input_shapes, self.base)
         small = apply_runs(model, self.runs)
         data = self.to_dict()
         setattr(small, CONFIG, {"builder": "condensed", "base": self.base, "plan": data})
@@ -104,35 +114,27 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
         """The inverse of `to_dict`."""
-        if values.get("format") != FORMAT:
-            raise ValueError(f"Plan: expected format {FORMAT!r}, got {values.get('format')!r}.")
-        try:
-            return cls(
-                model=values["model"],
-                input_shapes=tuple(tuple(s) for s in values["input_shapes"]),
-                runs=tuple(Run.from_dict(r) for r in values["runs"]),
-                skipped=tuple(Skipped(**s) for s in values.get("skipped", ())),
-                before=Cost(**values.get("before", {})),
-                base=values.get("base"),
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"Plan: not a complete plan: {error}.") from error
+        if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+            got = values.get("format") if isinstance(values, Mapping) else values
+            raise FileError(f"Plan: expected format {FORMAT!r}, got {got!r:.80}.")
+        made = from_plain(cls, {key: value for key, value in values.items() if key != "format"}, "Plan: it")
+        for run in made.runs:
+            run.check()
+        return made
 
     def save(self, path: str | Path) -> Path:
         """Writes the plan as JSON."""
+        check_tree(self.to_dict(), "Plan.save")
         write_atomic(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
-        """Reads what `save` wrote."""
+        """Reads what `save` wrote; a FileError says what is wrong with the file."""
         try:
-            values = json.loads(Path(path).read_text())
-        except ValueError as error:
-            raise ValueError(f"Plan.load: {path} is not JSON: {error}.") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"Plan.load: {path} holds a {type(values).__name__}, expected an object.")
-        return cls.from_dict(values)
+            return cls.from_dict(read_object(Path(path), MAX_PLAN))
+        except FileError as error:
+            raise FileError(f"Plan.load: {'' if str(path) in str(error) else f'{path}: '}{error}") from error
 
     def table(self) -> Table:
         """One row per run."""
@@ -242,7 +244,8 @@ def plan(
     ignore, only = (_filters(given, found, modules) for given in (ignore, only))
     runs: list[Run] = []
     for run in found:
-        run = dataclasses.replace(run, K=K, init=init, options=dict(options or {}))
+        kernels = count_kernels(modules[run.parent])
+        run = dataclasses.replace(run, K=K, init=init, options=dict(options or {}), kernels=kernels)
         run = run if run.is_dense else dataclasses.replace(run, keep=min(keep, len(run.units)))
         reason = _refusal(run, keep, modules, ignore, only)
         if reason:
@@ -266,6 +269,8 @@ def _check_arguments(model: nn.Module, keep: int, K: int, init: str) -> None:
     for name, value in (("keep", keep), ("K", K)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"plan: {name} must be an int of at least 1, got {name}={value!r}.")
+    if K > MAX_STEPS:
+        raise ValueError(f"plan: K (number of time steps) must be at most {MAX_STEPS:,}, got K={K}.")
     if init not in INITS:
         raise ValueError(f"plan: init must be one of {', '.join(map(repr, INITS))}, got {init!r}.")
 

@@ -1,9 +1,22 @@
 """The plain data of a plan: where a run of blocks is, what it costs, and what becomes of it."""
 
 import dataclasses
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from pdecnn.reference.advection_diffusion import MAX_STEPS
+from pdecnn.shared.names import close_to
+from pdecnn.shared.reading import FileError, check_tree
+
+T = TypeVar("T")
+
+STRICT = ConfigDict(extra="forbid", strict=True)
 KINDS = ("chain", "dense", "growing")
 INITS = ("identity", "block")
 
@@ -11,6 +24,8 @@ INITS = ("identity", "block")
 @dataclass(frozen=True)
 class Cost:
     """Parameters, multiply-adds (exact count, one image) and, if measured, milliseconds."""
+
+    __pydantic_config__ = STRICT
 
     params: int = 0
     macs: int = 0
@@ -53,7 +68,10 @@ class Run:
         width: Channels that a dense run begins with.
         readers: Paths of the modules that read the output of a dense run and become narrower.
         transition: Path of the module that the Global layer of a dense run follows; None: no such layer.
+        kernels: How many convolutions `parent` holds, by which a plan knows its model; 0: not written down.
     """
+
+    __pydantic_config__ = STRICT
 
     kind: str
     parent: str
@@ -73,6 +91,7 @@ class Run:
     width: int = 0
     readers: tuple[str, ...] = ()
     transition: str | None = None
+    kernels: int = 0
 
     @property
     def path(self) -> str:
@@ -132,41 +151,69 @@ class Run:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Run":
         """The inverse of `to_dict`; also takes what JSON made of it, and checks it."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - names)
-        if unknown:
-            raise ValueError(f"Plan: a run has no entry {unknown[0]!r}; there are {', '.join(sorted(names))}.")
-        try:
-            run = cls(
-                **{
-                    **values,
-                    "units": tuple(tuple(unit) for unit in values["units"]),
-                    "shape": tuple(values["shape"]),
-                    "costs": tuple(Cost(**c) for c in values.get("costs", ())),
-                    "layer_cost": Cost(**values.get("layer_cost", {})),
-                    "readers": tuple(values.get("readers", ())),
-                }
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"Plan: a run is not complete: {error}.") from error
-        return run.check()
+        return from_plain(cls, values, "Plan: a run").check()
 
     def check(self) -> "Run":
-        """Itself, or a ValueError that says what cannot be."""
-        if self.kind not in KINDS:
-            raise ValueError(f"Plan: run {self.path}: kind must be one of {KINDS}, got {self.kind!r}.")
-        if self.init not in INITS:
-            raise ValueError(f"Plan: run {self.path}: init must be one of {INITS}, got {self.init!r}.")
-        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or not 1 <= self.keep <= len(self.units):
-            raise ValueError(f"Plan: run {self.path}: keep must be from 1 to {len(self.units)}, got {self.keep!r}.")
-        if isinstance(self.K, bool) or not isinstance(self.K, int) or self.K < 1:
-            raise ValueError(f"Plan: run {self.path}: K must be an int of at least 1, got {self.K!r}.")
+        """Itself, or a FileError that says what cannot be."""
+        if not self.units or not all(self.units):
+            raise FileError("Plan: a run is not complete: units must name at least one module each.")
+        for problem in self._problems():
+            raise FileError(f"Plan: run {self.path}: {problem}.")
         return self
+
+    def _problems(self) -> list[str]:
+        checks = {
+            f"kind must be one of {KINDS}, got {self.kind!r:.80}": self.kind in KINDS,
+            f"init must be one of {INITS}, got {self.init!r:.80}": self.init in INITS,
+            f"keep must be from 1 to {len(self.units)}, got {self.keep!r:.80}": _is_int(self.keep)
+            and 1 <= self.keep <= len(self.units),
+            f"K must be an int of at least 1, got {self.K!r:.80}": _is_int(self.K) and self.K >= 1,
+            f"K must be at most {MAX_STEPS:,}, got {self.K!r:.80}": not _is_int(self.K) or self.K <= MAX_STEPS,
+            f"shape must be three sizes (C, H, W), got {self.shape!r:.80}": all(
+                _is_int(n) and n > 0 for n in self.shape
+            ),
+            f"rms must be positive and finite, got {self.rms!r:.80}": self.rms >= 0 and math.isfinite(self.rms),
+            f"costs must be given for each of {len(self.units)} blocks, got {len(self.costs)}": len(self.costs)
+            in (0, len(self.units)),
+        }
+        return [problem for problem, holds in checks.items() if not holds]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def from_plain(cls: type[T], values: Any, what: str) -> T:
+    """The dataclass `cls` from plain lists, dicts and numbers; a FileError names the key that is wrong."""
+    if not isinstance(values, Mapping):
+        raise FileError(f"{what} must be an object, got {values!r:.80}.")
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in names:
+            raise FileError(f"{what} has no entry {key!r:.80}; there are {', '.join(names)}.{close_to(key, names)}")
+    check_tree(values, what)
+    try:
+        made: T = _adapter(cls).validate_json(json.dumps(values))  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        problem = "is missing" if first["type"] == "missing" else f"{first['msg']}, got {first['input']!r:.80}"
+        raise FileError(f"{what} is not complete: {key}: {problem}.") from error
+    except (TypeError, ValueError, RecursionError) as error:  # not plain data
+        raise FileError(f"{what} is not plain data: {error}.") from error
+    return made
+
+
+@cache
+def _adapter(cls: Any) -> Any:
+    return TypeAdapter(cls)
 
 
 @dataclass(frozen=True)
 class Skipped:
     """A place that was looked at and left alone, and why."""
+
+    __pydantic_config__ = STRICT
 
     path: str
     reason: str

@@ -29,6 +29,7 @@ from pdecnn.deploy.int8 import calibration_batches
 from pdecnn.deploy.lower import check_inputs
 from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.shared.extras import require
+from pdecnn.shared.files import saving
 
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
 
@@ -105,14 +106,16 @@ def export(
     temporary = _temporary_beside(target)
     try:
         write, load = _writers(format, ops, opset, batches)
-        write(model, inputs, temporary)
+        with saving(target):
+            write(model, inputs, temporary)
         agreement = None
         if check is not False:
             agreement = compare(answers(model, at), _run(load, temporary, at))
             run_part = partial(_run_part, write, load, target.suffix)
             _refuse_if_different(agreement, model, at, target, run_part, int8 is not None)
         size = temporary.stat().st_size
-        os.replace(temporary, target)
+        with saving(target):
+            os.replace(temporary, target)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()

@@ -6,12 +6,10 @@ from torch import Tensor
 from pdecnn import reference
 from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.shared_expand import op as op
-from pdecnn.reference.shared_stencils import check_expand
 
 
 def shared_expand(u: Tensor, stencils: Tensor, stride: int = 1) -> Tensor:
     """`pdecnn.reference.shared_expand`, computed by the fastest kernel."""
-    check_expand("shared_expand", u, stencils, stride)
     if in_transform():
         return reference.shared_expand(u, stencils, stride)
     out: Tensor = torch.ops.pdecnn.shared_expand(u, stencils, stride)
@@ -20,7 +18,6 @@ def shared_expand(u: Tensor, stencils: Tensor, stride: int = 1) -> Tensor:
 
 def shared_expand_moments(u: Tensor, stencils: Tensor, stride: int = 1) -> tuple[Tensor, Tensor]:
     """`pdecnn.reference.shared_expand_moments`, computed by the fastest kernel; the expansion is not stored."""
-    check_expand("shared_expand_moments", u, stencils, stride)
     if in_transform():
         return reference.shared_expand_moments(u, stencils, stride)
     mean, var = torch.ops.pdecnn.shared_expand_moments(u, stencils, stride)
@@ -31,15 +28,6 @@ def shared_expand_product(
     u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int = 1
 ) -> Tensor:
     """`pdecnn.reference.shared_expand_product`, computed by the fastest kernel; the expansion is not stored."""
-    check_expand("shared_expand_product", u, stencils, stride)
-    expected = op.output_shape(u, stencils, stride)
-    if tuple(c.shape) != expected:
-        raise ValueError(
-            f"shared_expand_product: expected c of shape {expected} like the expansion, got {tuple(c.shape)}."
-        )
-    for name, q in (("scale", scale), ("shift", shift)):
-        if tuple(q.shape) != expected[1:2]:
-            raise ValueError(f"shared_expand_product: expected {name} of shape ({expected[1]},), got {tuple(q.shape)}.")
     if in_transform():
         return reference.shared_expand_product(u, stencils, scale, shift, c, stride)
     out: Tensor = torch.ops.pdecnn.shared_expand_product(u, stencils, scale, shift, c, stride)

@@ -11,18 +11,13 @@ from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.spectral_filter.op import run_filter as _filter
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.depthwise import check_stencil
-from pdecnn.reference.spectral import diagonalisable
+from pdecnn.reference.spectral import check_filter, diagonalisable
 from pdecnn.reference.time_step import check_time_step
 
 
 def spectral_filter(v: Tensor, g: Tensor, boundary: str | Boundary = "periodic") -> Tensor:
     """`pdecnn.reference.spectral_filter` by the fastest kernel for the size and device."""
-    boundary = diagonalisable(boundary, "spectral_filter")
-    if v.ndim < 3 or g.shape != v.shape[1:]:
-        raise ValueError(
-            f"spectral_filter: expected v of shape (N, C, ...) and g of shape (C, ...), got v {tuple(v.shape)} "
-            f"and g {tuple(g.shape)}."
-        )
+    boundary = check_filter(v, g, boundary)
     return reference.spectral_filter(v, g, boundary) if in_transform() else _filter(v, g, boundary.value)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.names import close_to
 
 Builder = Callable[[dict[str, Any]], nn.Module]
@@ -154,8 +155,11 @@ def _build_timm(description: dict[str, Any], pretrained: bool = False) -> nn.Mod
 
     import pdecnn.models  # noqa: F401  (registers our models)
 
-    name, kwargs = description["name"], dict(description.get("kwargs") or {})
+    name, kwargs = description.get("name"), description.get("kwargs") or {}
+    if not isinstance(kwargs, dict):
+        raise ValueError(f"build_model: kwargs must be keywords and values, got {kwargs!r:.80}; the model is {name!r}.")
     check_model_name(name)
+    check_steps(kwargs)
     for key in kwargs:
         if key.startswith(_UNSAFE):
             raise ValueError(f"build_model: kwargs may not contain {key!r}, as it reads files; the model is {name!r}.")
@@ -180,7 +184,15 @@ def _from_hub(name: str, kwargs: dict[str, Any]) -> nn.Module:
     return model
 
 
-def check_model_name(name: str) -> None:
+def check_steps(kwargs: Mapping[str, Any]) -> None:
+    """Raises a ValueError if the keywords of a model ask for more time steps than a solver makes."""
+    options = kwargs.get("global_options")
+    for K in (kwargs.get("K"), options.get("K") if isinstance(options, dict) else None):
+        if isinstance(K, int) and K > MAX_STEPS:
+            raise ValueError(f"build_model: K (number of time steps) must be at most {MAX_STEPS:,}, got K={K}.")
+
+
+def check_model_name(name: object) -> None:
     """Raises a ValueError unless `name` is that of a registered model, with close names as a hint."""
     import timm
     from timm.models import is_model

@@ -32,6 +32,7 @@ MAX_STEPS = 10_000
 AXIS_NAMES = ("x", "y", "z")
 VELOCITY_NAMES = ("u", "v", "w")
 DIFFUSIVITY_NAMES = ("D_x", "D_y", "D_z")
+MAX_STEPS = 10_000
 
 Coefficient = Tensor | float
 
@@ -214,10 +215,15 @@ def check_arguments(
     if K < 1:
         raise ValueError(f"{where}: K (number of time steps) must be at least 1, got K={K}.")
     if K > MAX_STEPS:
-        raise ValueError(f"{where}: K (number of time steps) must be at most {MAX_STEPS}, got K={K}.")
+        raise ValueError(f"{where}: K (number of time steps) must be at most {MAX_STEPS:,}, got K={K}.")
     for name, value in (("dt", dt), *((f"d{a}", s) for a, s in zip(AXIS_NAMES, spacings, strict=False))):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{where}: {name} must be a number, got {type(value).__name__}.")
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{where}: {name} must be positive and finite, got {name}={value}.")
+    for name, value in zip(AXIS_NAMES, spacings, strict=False):
+        if value**2 == 0 or not math.isfinite(dt / value**2):
+            raise ValueError(f"{where}: d{name}={value} is too small: dt / d{name}^2 is beyond the range of a float.")
     return Boundary.parse(boundary, where)
 
 

@@ -50,14 +50,8 @@ def shared_expand_product(
     `scale` and `shift`, both `(C f,)`, are a batch normalisation of `D u` written as one affine map; `c` has the shape
     of `shared_expand(u, stencils, stride)`.
     """
+    check_product(u, stencils, scale, shift, c, stride)
     d = shared_expand(u, stencils, stride)
-    if c.shape != d.shape:
-        raise ValueError(
-            f"shared_expand_product: expected c of shape {tuple(d.shape)} like the expansion, got {tuple(c.shape)}."
-        )
-    for name, q in (("scale", scale), ("shift", shift)):
-        if q.shape != d.shape[1:2]:
-            raise ValueError(f"shared_expand_product: expected {name} of shape ({d.shape[1]},), got {tuple(q.shape)}.")
     return c * (d * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1))
 
 
@@ -69,3 +63,39 @@ def check_expand(where: str, u: Tensor, stencils: Tensor, stride: int) -> None:
         raise ValueError(f"{where}: expected stencils of shape (f, 1, 3, 3), got {tuple(stencils.shape)}.")
     if stride not in (1, 2):
         raise ValueError(f"{where}: stride must be 1 or 2, got {stride}.")
+    if 0 in u.shape[1:] or not len(stencils):
+        raise ValueError(
+            f"{where}: nothing to expand in u {tuple(u.shape)} by stencils {tuple(stencils.shape)}; only the batch may "
+            "be empty."
+        )
+    if not u.is_floating_point():
+        raise TypeError(f"{where}: u must have a floating-point dtype, got {u.dtype}. Use u.float().")
+    check_like(where, "stencils", stencils, u)
+
+
+def check_product(u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int) -> None:
+    """The same for `shared_expand_product`."""
+    where = "shared_expand_product"
+    check_expand(where, u, stencils, stride)
+    shape = expanded_shape(u, stencils, stride)
+    if tuple(c.shape) != shape:
+        raise ValueError(f"{where}: expected c of shape {shape} like the expansion, got {tuple(c.shape)}.")
+    check_like(where, "c", c, u)
+    for name, q in (("scale", scale), ("shift", shift)):
+        if tuple(q.shape) != shape[1:2]:
+            raise ValueError(f"{where}: expected {name} of shape ({shape[1]},), got {tuple(q.shape)}.")
+        check_like(where, name, q, u)
+
+
+def check_like(where: str, name: str, q: Tensor, u: Tensor) -> None:
+    """Raises unless `q` has the dtype of `u` and is on its device."""
+    if q.dtype != u.dtype:
+        raise TypeError(f"{where}: {name} has dtype {q.dtype} but u has {u.dtype}. Use {name}.to(u.dtype).")
+    if q.device != u.device:
+        raise ValueError(f"{where}: {name} is on {q.device} but u is on {u.device}. Use {name}.to(u.device).")
+
+
+def expanded_shape(u: Tensor, stencils: Tensor, stride: int) -> tuple[int, ...]:
+    """The shape of `D u`."""
+    N, C, H, W = u.shape
+    return N, C * stencils.shape[0], (H + stride - 1) // stride, (W + stride - 1) // stride

@@ -63,12 +63,7 @@ def spectral_filter(v: Tensor, g: Tensor, boundary: str | Boundary = "periodic")
     The operator is its own adjoint, and depends on `g` only through the mean of its values at
     :math:`\omega` and :math:`-\omega`.
     """
-    boundary = diagonalisable(boundary, "spectral_filter")
-    if v.ndim < 3 or g.shape != v.shape[1:]:
-        raise ValueError(
-            f"spectral_filter: expected v of shape (N, C, ...) and g of shape (C, ...), got v {tuple(v.shape)} "
-            f"and g {tuple(g.shape)}."
-        )
+    boundary = check_filter(v, g, boundary)
     axes = list(range(2, v.ndim))
     if boundary is Boundary.PERIODIC:
         filtered: Tensor = torch.fft.ifftn(g * torch.fft.fftn(v, dim=axes), dim=axes)
@@ -125,6 +120,24 @@ def cosine_matrix(n: int, dtype: torch.dtype, device: torch.device | None = None
 def along(v: Tensor, A: Tensor, axis: int) -> Tensor:
     """The matrix `A` applied to `v` along `axis`."""
     return (v.movedim(axis, -1) @ A.T).movedim(-1, axis)
+
+
+def check_filter(v: Tensor, g: Tensor, boundary: str | Boundary) -> Boundary:
+    """Raises a ValueError or TypeError that names the argument, what came and what is expected."""
+    where = "spectral_filter"
+    if v.ndim < 3 or g.shape != v.shape[1:]:
+        raise ValueError(
+            f"{where}: expected v of shape (N, C, ...) and g of shape (C, ...), got v {tuple(v.shape)} "
+            f"and g {tuple(g.shape)}."
+        )
+    if 0 in v.shape[1:]:
+        raise ValueError(f"{where}: v has an empty grid, shape {tuple(v.shape)}; only the batch may be empty.")
+    for name, q in (("v", v), ("g", g)):
+        if not q.is_floating_point():
+            raise TypeError(f"{where}: {name} must have a floating-point dtype, got {q.dtype}. Use {name}.float().")
+    if v.device != g.device:
+        raise ValueError(f"{where}: g is on {g.device} but v is on {v.device}. Use g.to(v.device).")
+    return diagonalisable(boundary, where)
 
 
 def diagonalisable(boundary: str | Boundary, where: str) -> Boundary:

@@ -6,7 +6,7 @@ the same floating-point operations as one that was not.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,9 +67,32 @@ def fit(
     run = None if run_dir is None else RunFolder(run_dir)
     if on_nan == "resume" and run is None:
         raise ValueError("fit: on_nan='resume' goes back to a checkpoint, so it needs run_dir.")
-    if run is not None and accelerator.is_main_process:
-        run.open(recipe, resume=resume)
-    accelerator.wait_for_everyone()
+    with closing(run) if run is not None else nullcontext():
+        if run is not None and accelerator.is_main_process:
+            run.open(recipe, resume=resume)
+        accelerator.wait_for_everyone()
+        trainer = _trainer(model, data, recipe, teacher, objective, accelerator, run, reporter or Reporter(), on_step)
+        trainer.model_config = recipe.model.model_dump(exclude={"pretrained"}) if model_config is None else model_config
+        try:
+            if resume:
+                trainer.restore()
+            with nullcontext() if recipe.onednn else torch.backends.mkldnn.flags(enabled=False):
+                return trainer.run_to_end(on_nan)
+        finally:
+            trainer.close()
+
+
+def _trainer(
+    model: nn.Module,
+    data: Dataset | Loaders,
+    recipe: Recipe,
+    teacher: nn.Module | None,
+    objective: Objective | None,
+    accelerator: Any,
+    run: RunFolder | None,
+    reporter: Reporter,
+    on_step: Callable[[int, float, float], None] | None,
+) -> Trainer:
     loaders = data
     if isinstance(loaders, Dataset):
         loaders = make_loaders(loaders, recipe, accelerator.process_index, accelerator.num_processes)
@@ -77,15 +100,7 @@ def fit(
         objective = Classification(recipe.loss, loaders.num_classes)
         if teacher is not None:
             objective = Distillation(teacher.to(accelerator.device), recipe.distill or DistillRecipe(), objective)
-    trainer = Trainer(model, loaders, recipe, objective, accelerator, run, reporter or Reporter(), on_step)
-    trainer.model_config = recipe.model.model_dump(exclude={"pretrained"}) if model_config is None else model_config
-    try:
-        if resume:
-            trainer.restore()
-        with nullcontext() if recipe.onednn else torch.backends.mkldnn.flags(enabled=False):
-            return trainer.run_to_end(on_nan)
-    finally:
-        trainer.close()
+    return Trainer(model, loaders, recipe, objective, accelerator, run, reporter, on_step)
 
 
 def make_accelerator(recipe: Recipe) -> Any:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pdecnn.models.build import check_steps
 from pdecnn.shared.names import close_to
+from pdecnn.shared.reading import FileError, check_tree, read_text
+from pdecnn.shared.yaml_files import dump_yaml, parse_yaml
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -15,7 +17,10 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class RecipeError(ValueError):
+MAX_RECIPE = 100_000  # bytes
+
+
+class RecipeError(FileError):
     """A recipe with an unknown key or an impossible value; the message names the key."""
 
 
@@ -32,6 +37,11 @@ class ModelRecipe(Part):
     name: str
     kwargs: dict[str, Any] = {}
     pretrained: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelRecipe":
+        check_steps(self.kwargs)
+        return self
 
 
 class AugmentRecipe(Part):
@@ -167,6 +177,10 @@ class Recipe(Part):
     def parse(cls, values: Mapping[str, Any]) -> "Recipe":
         """Validates nested dicts; raises a RecipeError that names every wrong key."""
         try:
+            check_tree(values, "recipe")
+        except FileError as error:
+            raise RecipeError(str(error)) from error
+        try:
             return cls.model_validate(values)
         except ValidationError as error:
             lines = []
@@ -206,7 +220,7 @@ class Recipe(Part):
 
     def to_yaml(self) -> str:
         """The whole recipe, defaults included, as YAML that `load_recipe` reads back."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return dump_yaml(self.model_dump(mode="json"))
 
 
 def _unknown(path: list[str]) -> str:
@@ -237,7 +251,11 @@ def load_recipe(source: str | Path) -> Recipe:
         >>> load_recipe("quick/fashion-mini").data.name
         'fashion-mini'
     """
-    return Recipe.parse(_read(source, seen=()))
+    values = _read(source, seen=())
+    try:
+        return Recipe.parse(values)
+    except RecipeError as error:
+        raise RecipeError(str(error).replace("recipe:", f"recipe: {source}:", 1)) from error
 
 
 def list_recipes() -> dict[str, str]:
@@ -281,9 +299,9 @@ def _text(source: str | Path) -> str:
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         try:
-            return path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"recipe: cannot read {path}: {error}.") from error
+            return read_text(path, MAX_RECIPE)
+        except FileError as error:
+            raise RecipeError(f"recipe: {error}") from error
     hint = close_to(source, list_recipes(), cutoff=0.4)
     raise RecipeError(
         f"recipe: no recipe named {str(source)!r}.{hint} `pdecnn recipes` lists all; a file ends in .yaml."
@@ -300,9 +318,9 @@ def _folder() -> Path:
 
 def _yaml(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"recipe: {where} is not valid YAML: {' '.join(str(error).split())}.") from error
+        return parse_yaml(text, where)
+    except FileError as error:
+        raise RecipeError(f"recipe: {error}") from error
 
 
 def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from pdecnn.shared.environment import cpu_name
-from pdecnn.shared.files import SaveError, clean_up, point_to, remove_folder, write_atomic
+from pdecnn.shared.files import clean_up, point_to, remove_folder, saving, write_atomic
+from pdecnn.shared.locks import Lock
 from pdecnn.training.checkpoint import CheckpointError, read_json, verify
 from pdecnn.training.evaluation import Metrics
 from pdecnn.training.recipe import Recipe, load_recipe
@@ -31,9 +32,10 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
+        self._lock = Lock(self.path)
 
     def open(self, recipe: Recipe, *, resume: bool) -> None:
-        """Creates the folder, or checks that the run in it is the one to be continued."""
+        """Creates the folder, or checks that the run in it is the one to be continued; until `close` it is ours."""
         file = self.path / "recipe.yaml"
         if file.is_file():
             if not resume:
@@ -41,19 +43,32 @@ class RunFolder:
                     f"train: {self.path} holds a run already. Continue it with --resume, or choose another --output."
                 )
             _check_same(load_recipe(file), recipe, self.path)
-        try:
+        with saving(self.path):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SaveError(self.path, error) from error
+        self._lock.acquire("train")
         clean_up(self.path)
         clean_up(self.checkpoints)
         write_atomic(self.path / "environment.json", json.dumps(environment(), indent=2))
         if not file.is_file():
             write_atomic(file, recipe.to_yaml())
 
+    def close(self) -> None:
+        """Lets others have the folder."""
+        self._lock.release()
+
     def checkpoint_path(self, step: int) -> Path:
-        """Where the checkpoint of a step goes."""
-        return self.checkpoints / f"step-{step:09d}"
+        """Where the checkpoint of a step goes; a damaged one that is there is set aside, not replaced."""
+        path = self.checkpoints / f"step-{step:09d}"
+        if path.is_dir():
+            try:
+                verify(path, required=True)
+            except CheckpointError:
+                aside = path.with_name(f"damaged-{path.name}")
+                if aside.is_dir():
+                    remove_folder(aside)
+                with saving(path):
+                    os.replace(path, aside)
+        return path
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole; damaged ones are named in the log and passed over."""
@@ -155,5 +170,5 @@ def versions() -> dict[str, str]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The training state kept in a checkpoint."""
-    return read_json(path / "state.json")
+    """The training state kept in a checkpoint; the losses of its history may be NaN."""
+    return read_json(path / "state.json", nan_in=("history",))

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from pdecnn.shared.reading import FileError, check_keys, guarded
 from pdecnn.training.checkpoint import pack, read_json, save_checkpoint, unpack
 from pdecnn.training.diverged import DivergedError, diverged_loss, first_bad_module
 from pdecnn.training.evaluation import Metrics, evaluate
@@ -45,6 +47,15 @@ class State:
     best: float = -1.0
     history: list[dict[str, Any]] = field(default_factory=list)
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str) -> "State":
+        """The state that a file holds; a FileError names a key that is unknown, missing or of another type."""
+        known = {name: (int, float) if isinstance(v, float) else type(v) for name, v in asdict(cls()).items()}
+        check_keys(values, known, tuple(known), where)
+        if min(values["step"], values["correct"], values["seen"]) < 0:
+            raise FileError(f"{where}: step, correct and seen must not be negative.")
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -266,11 +277,14 @@ class Trainer:
         self.inference_model.load_state_dict(unpack(path / "model.safetensors"))
         if self.ema:
             self.model.load_state_dict(unpack(path / "raw.safetensors"))
-        values = read_json(path / "optimizer.json")
+        guarded(f"train: the optimiser state in {path} is not that of this run", lambda: self._restore_optimizer(path))
+        self.state = State.from_dict(read_state(path), f"train: {path / 'state.json'}")
+
+    def _restore_optimizer(self, path: Path) -> None:
+        values = read_json(path / "optimizer.json", nan_in=("state", "param_groups", "extra"))
         self.optimizer.load_state_dict(join_state(unpack(path / "optimizer.safetensors"), values))
         if self.accelerator.scaler is not None and (path / "scaler.json").is_file():
             self.accelerator.scaler.load_state_dict(read_json(path / "scaler.json"))
-        self.state = State(**read_state(path))
 
     def roll_back(self, error: DivergedError) -> None:
         """Returns to the last good checkpoint and halves the learning rate from there on."""

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from pdecnn.kernels.library import BOUNDARIES, LIBRARY, TAGS, in_transform
 from pdecnn.reference.boundary import Boundary
-from pdecnn.reference.depthwise import check_stencil, extend, fold
+from pdecnn.reference.depthwise import check_stencil, extend, extend_adjoint
 from pdecnn.reference.depthwise import depthwise as reference
 
 LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=TAGS)
@@ -92,7 +92,7 @@ def adjoint(z: Tensor, k: Tensor, boundary: str) -> Tensor:
     if boundary != "neumann":
         return correlate(z, turned, boundary)
     radius = [m // 2 for m in k.shape[1:]]
-    return fold(correlate(extend(z, radius, Boundary.DIRICHLET), turned, "dirichlet"), radius, Boundary.NEUMANN)
+    return extend_adjoint(correlate(extend(z, radius, Boundary.DIRICHLET), turned, "dirichlet"), radius, Boundary.NEUMANN)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,5 +1,6 @@
-"""The native twins of `pdecnn::shared_expand*` on the CPU; what they do not know goes to the reference."""
+"""The native twins of `pdecnn::shared_expand*` on the CPU; `parts.py` brings the arguments into a form they know."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,9 +9,8 @@ from torch import Tensor
 from pdecnn.kernels.library import DTYPES, LIBRARY
 from pdecnn.kernels.native import Library
 from pdecnn.kernels.shared_expand import op
+from pdecnn.kernels.shared_expand.parts import by_parts
 
-_COMPILED = (torch.float32, torch.float64)
-_STENCILS = (1, 2, 3, 4, 6, 8)  # the numbers f that cpu.cpp is compiled for
 _EXPAND, _MOMENTS, _PRODUCT = range(3)
 _POINTERS = (
     "u", "stencils", "scale", "shift", "c", "grad", "out", "grad_u", "grad_c", "grad_stencils", "sum0", "sum1"
@@ -28,35 +28,27 @@ def register(library: Library) -> None:
         run(DTYPES[u.dtype], *u.shape, f, stride, mode, *addresses)
 
     def expand(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
-        if not _known(u, stencils):
-            return op.expand_reference(u, stencils, stride)
         u, stencils = u.contiguous(), stencils.contiguous()
         out = u.new_empty(op.output_shape(u, stencils, stride))
         call(run_forward, _EXPAND, stride, u=u, stencils=stencils, out=out)
         return out
 
     def moments(u: Tensor, stencils: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-        if not _known(u, stencils):
-            return op.moments_reference(u, stencils, stride)
         u, stencils = u.contiguous(), stencils.contiguous()
         N, Cf, Ho, Wo = op.output_shape(u, stencils, stride)
         means, squares = (u.new_empty(N, Cf, dtype=torch.float64) for _ in range(2))
         call(run_forward, _MOMENTS, stride, u=u, stencils=stencils, sum0=means, sum1=squares)
-        mean = means.mean(0)  # planes have the same number of pixels
-        var = (squares.sum(0) + Ho * Wo * (means - mean).square().sum(0)) / (N * Ho * Wo)
+        mean = _sum(means) / N  # planes have the same number of pixels
+        var = (_sum(squares) + Ho * Wo * _sum((means - mean).square())) / (N * Ho * Wo)
         return mean.to(u.dtype), var.to(u.dtype)
 
     def product(u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int) -> Tensor:
-        if not _known(u, stencils, scale, shift, c):
-            return op.product_reference(u, stencils, scale, shift, c, stride)
         u, stencils, scale, shift, c = (q.contiguous() for q in (u, stencils, scale, shift, c))
         out = torch.empty_like(c)
         call(run_forward, _PRODUCT, stride, u=u, stencils=stencils, scale=scale, shift=shift, c=c, out=out)
         return out
 
     def expand_backward(grad: Tensor, u: Tensor, stencils: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-        if not _known(u, stencils, grad):
-            return op.expand_backward_reference(grad, u, stencils, stride)
         grad, u, stencils = grad.contiguous(), u.contiguous(), stencils.contiguous()
         grad_u, partial = torch.empty_like(u), _partial(u, stencils)
         call(run_backward, _EXPAND, stride, u=u, stencils=stencils, grad=grad, grad_u=grad_u, grad_stencils=partial)
@@ -65,8 +57,6 @@ def register(library: Library) -> None:
     def affine_backward(
         slope: Tensor, offset: Tensor, u: Tensor, stencils: Tensor, stride: int
     ) -> tuple[Tensor, Tensor]:
-        if not _known(u, stencils, slope, offset):
-            return op.affine_backward_reference(slope, offset, u, stencils, stride)
         slope, offset, u, stencils = (q.contiguous() for q in (slope, offset, u, stencils))
         grad_u, partial = torch.empty_like(u), _partial(u, stencils)
         call(
@@ -78,8 +68,6 @@ def register(library: Library) -> None:
     def product_backward(
         grad: Tensor, u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        if not _known(u, stencils, grad, scale, shift, c):
-            return op.product_backward_reference(grad, u, stencils, scale, shift, c, stride)
         grad, u, stencils, scale, shift, c = (q.contiguous() for q in (grad, u, stencils, scale, shift, c))
         grad_u, grad_c, partial = torch.empty_like(u), torch.empty_like(c), _partial(u, stencils)
         by_shift, by_scale = (u.new_empty(c.shape[:2], dtype=torch.float64) for _ in range(2))
@@ -88,10 +76,10 @@ def register(library: Library) -> None:
             u=u, stencils=stencils, scale=scale, shift=shift, c=c, grad=grad,
             grad_u=grad_u, grad_c=grad_c, grad_stencils=partial, sum0=by_shift, sum1=by_scale,
         )  # fmt: skip
-        sums = (by_scale.sum(0).to(u.dtype), by_shift.sum(0).to(u.dtype))
+        sums = (_sum(by_scale).to(u.dtype), _sum(by_shift).to(u.dtype))
         return grad_u, _stencil_sum(partial, stencils), *sums, grad_c
 
-    implementations = {
+    implementations: dict[str, Callable[..., Any]] = {
         "shared_expand": expand,
         "shared_expand_moments": moments,
         "shared_expand_product": product,
@@ -100,12 +88,7 @@ def register(library: Library) -> None:
         "shared_expand_product_backward": product_backward,
     }
     for name, implementation in implementations.items():
-        LIBRARY.impl(name, implementation, "CPU")
-
-
-def _known(u: Tensor, stencils: Tensor, *others: Tensor) -> bool:
-    same = all(q.dtype == u.dtype for q in (stencils, *others))
-    return same and u.dtype in _COMPILED and len(stencils) in _STENCILS and u.numel() > 0
+        LIBRARY.impl(name, by_parts(name, implementation), "CPU")
 
 
 def _partial(u: Tensor, stencils: Tensor) -> Tensor:
@@ -114,4 +97,9 @@ def _partial(u: Tensor, stencils: Tensor) -> Tensor:
 
 
 def _stencil_sum(partial: Tensor, stencils: Tensor) -> Tensor:
-    return partial.sum(0).view(stencils.shape).to(stencils.dtype)
+    return _sum(partial).view(stencils.shape).to(stencils.dtype)
+
+
+def _sum(q: Tensor) -> Tensor:
+    """The sum over the first axis on one thread: torch's own has other bits for other numbers of threads."""
+    return torch.from_numpy(q.numpy().sum(0))

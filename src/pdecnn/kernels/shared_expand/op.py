@@ -12,6 +12,7 @@ With `g` the gradient of the result, the gradient of `d` is
 and from it follow `grad_u` by the transposed stencils and `grad_stencils` by correlation with `u`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from pdecnn.kernels.library import LIBRARY, TAGS
 from pdecnn.reference import shared_stencils as reference
+from pdecnn.reference.shared_stencils import check_expand, check_product
 
 _PRODUCT = "Tensor u, Tensor stencils, Tensor scale, Tensor shift, Tensor c, int stride"
 SCHEMAS = (
@@ -35,6 +37,8 @@ SCHEMAS = (
 for _schema in SCHEMAS:
     LIBRARY.define(_schema, tags=TAGS)
 
+output_shape = reference.expanded_shape
+
 
 def expand_reference(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
     """`D u`."""
@@ -43,6 +47,7 @@ def expand_reference(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
 
 def expand_backward_reference(grad: Tensor, u: Tensor, stencils: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     """The gradients of `u` and of the stencils, for the gradient of `D u`."""
+    check_gradient(grad, u, stencils, stride)
     C, f = u.shape[1], len(stencils)
     weight = stencils.repeat(C, 1, 1, 1)
     grad_u: Tensor = conv2d_input(u.shape, weight, grad, stride, 1, groups=C)
@@ -66,6 +71,7 @@ def affine_backward_reference(
     slope: Tensor, offset: Tensor, u: Tensor, stencils: Tensor, stride: int
 ) -> tuple[Tensor, Tensor]:
     """The gradients of `u` and of the stencils, if that of `d = D u` is `slope d + offset`."""
+    check_affine(slope, offset, u, stencils, stride)
     d = expand_reference(u, stencils, stride)
     return expand_backward_reference(d * _channels(slope) + _channels(offset), u, stencils, stride)
 
@@ -79,17 +85,40 @@ def product_backward_reference(
     grad: Tensor, u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of `u`, stencils, scale, shift and c."""
+    check_product(u, stencils, scale, shift, c, stride)
+    check_gradient(grad, u, stencils, stride)
     d, gc = expand_reference(u, stencils, stride), grad * c
     grad_u, grad_stencils = expand_backward_reference(gc * _channels(scale), u, stencils, stride)
     grad_c = grad * (d * _channels(scale) + _channels(shift))
     return grad_u, grad_stencils, (gc * d).sum((0, 2, 3)), gc.sum((0, 2, 3)), grad_c.contiguous()
 
 
+def check_gradient(grad: Tensor, u: Tensor, stencils: Tensor, stride: int) -> None:
+    """Raises unless `grad` is that of an expansion of `u`."""
+    check_expand("shared_expand_backward", u, stencils, stride)
+    expected = output_shape(u, stencils, stride)
+    if tuple(grad.shape) != expected or grad.dtype != u.dtype:
+        raise ValueError(
+            f"shared_expand_backward: expected a gradient {u.dtype} {expected}, got {grad.dtype} {tuple(grad.shape)}."
+        )
+
+
+def check_affine(slope: Tensor, offset: Tensor, u: Tensor, stencils: Tensor, stride: int) -> None:
+    """Raises unless `slope` and `offset` have a number for each channel of the expansion of `u`."""
+    check_expand("shared_expand_affine_backward", u, stencils, stride)
+    expected = (u.shape[1] * stencils.shape[0],)
+    for name, q in (("slope", slope), ("offset", offset)):
+        if tuple(q.shape) != expected or q.dtype != u.dtype:
+            raise ValueError(
+                f"shared_expand_affine_backward: expected {name} {u.dtype} {expected}, got {q.dtype} {tuple(q.shape)}."
+            )
+
+
 def _channels(q: Tensor) -> Tensor:
     return q.view(1, -1, 1, 1)
 
 
-REFERENCES = {
+REFERENCES: dict[str, Callable[..., Any]] = {
     "shared_expand": expand_reference,
     "shared_expand_backward": expand_backward_reference,
     "shared_expand_moments": moments_reference,
@@ -99,12 +128,6 @@ REFERENCES = {
 }
 for _name, _reference in REFERENCES.items():
     LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")
-
-
-def output_shape(u: Any, stencils: Any, stride: int) -> tuple[int, ...]:
-    """The shape of `D u`."""
-    N, C, H, W = u.shape
-    return N, C * stencils.shape[0], (H + stride - 1) // stride, (W + stride - 1) // stride
 
 
 def _empty_channels(u: Tensor, stencils: Tensor) -> Tensor:
@@ -157,8 +180,9 @@ def _expand_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 def _moments_gradient(ctx: Any, grad_mean: Tensor, grad_var: Tensor) -> tuple[Any, ...]:
     u, stencils, mean = ctx.saved_tensors
     N, _, Ho, Wo = output_shape(u, stencils, ctx.stride)
-    slope = grad_var * (2 / (N * Ho * Wo))
-    offset = grad_mean / (N * Ho * Wo) - slope * mean
+    count = max(1, N * Ho * Wo)  # of an empty batch the sums are empty
+    slope = grad_var * (2 / count)
+    offset = grad_mean / count - slope * mean
     grads = torch.ops.pdecnn.shared_expand_affine_backward(slope, offset, u, stencils, ctx.stride)
     return *grads, None
 

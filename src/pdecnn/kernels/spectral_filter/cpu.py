@@ -8,9 +8,9 @@ from torch import Tensor
 
 from pdecnn.kernels.library import DTYPES, LIBRARY
 from pdecnn.kernels.native import Library
-from pdecnn.kernels.spectral_filter.choice import NATIVE, fastest
-from pdecnn.kernels.spectral_filter.op import _adjoint, _filter, arithmetic
-from pdecnn.reference.spectral import cosine_matrix
+from pdecnn.kernels.spectral_filter.choice import fastest
+from pdecnn.kernels.spectral_filter.op import _adjoint, _filter, arithmetic, check_adjoint
+from pdecnn.reference.spectral import check_filter, cosine_matrix
 
 _VECTOR = 64  # bytes that the rows of a matrix are padded to, or half of it for short ones
 
@@ -50,20 +50,24 @@ def register(library: Library) -> None:
     run_forward = library.function("pdecnn_spectral_filter_forward")
     run_backward = library.function("pdecnn_spectral_filter_backward")
 
-    def native(v: Tensor) -> bool:
-        return v.dtype in DTYPES and v.ndim <= 4 and fastest(v.shape[2:], native=True) == NATIVE
+    def native(v: Tensor, boundary: str) -> bool:
+        # Matrix products by torch have other bits for other numbers of threads; ours and the FFT have not.
+        by_fft = boundary == "periodic" and fastest(v.shape[2:], native=True) == "fft"
+        return v.dtype in DTYPES and v.ndim <= 4 and not by_fft
 
     def forward(v: Tensor, g: Tensor, boundary: str) -> Tensor:
-        if not native(v):
+        if not native(v, boundary):
             return _filter(v, g, boundary)
+        check_filter(v, g, boundary)
         v, g = v.contiguous(), g.to(arithmetic(v)).contiguous()
         out = v.new_empty(v.shape)
         run_forward(*_problem(v, g, boundary), v.data_ptr(), out.data_ptr())
         return out
 
     def backward(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
-        if not native(v):
+        if not native(v, boundary):
             return _adjoint(grad, v, g, boundary)
+        check_adjoint(grad, v, g, boundary)
         grad, v, wide = grad.to(v.dtype).contiguous(), v.contiguous(), g.to(arithmetic(v)).contiguous()
         grad_v, grad_g = v.new_empty(v.shape), torch.empty_like(wide)
         pointers = (grad.data_ptr(), v.data_ptr(), grad_v.data_ptr(), grad_g.data_ptr())

@@ -15,6 +15,8 @@ from torch.utils.flop_counter import register_flop_formula
 from pdecnn.kernels.library import LIBRARY, TAGS
 from pdecnn.kernels.spectral_filter.choice import fastest
 from pdecnn.kernels.spectral_filter.methods import COSINE, METHODS, Method
+from pdecnn.reference import spectral as reference
+from pdecnn.reference.spectral import check_filter
 
 LIBRARY.define("spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor", tags=TAGS)
 LIBRARY.define(
@@ -34,17 +36,49 @@ def _method(v: Tensor, boundary: str) -> Method:
     return METHODS[fastest(v.shape[2:], native=False)]
 
 
+def check_adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> None:
+    """Raises unless the arguments of the adjoint fit; whoever calls the operator itself is told, too."""
+    check_filter(v, g, boundary)
+    if grad.shape != v.shape or not grad.is_floating_point():
+        raise ValueError(f"spectral_filter: expected a gradient like v {tuple(v.shape)}, got {tuple(grad.shape)}.")
+
+
 def _filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
+    check_filter(v, g, boundary)
     wide = arithmetic(v)
     out = _method(v, boundary).filter(v.to(wide).contiguous(), g.to(wide))
     return out.to(v.dtype).contiguous()
 
 
 def _adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
+    check_adjoint(grad, v, g, boundary)
     wide = arithmetic(v)
     adjoint = _method(v, boundary).adjoint
     grad_v, grad_g = adjoint(grad.to(wide).contiguous(), v.to(wide).contiguous(), g.to(wide))
     return grad_v.to(v.dtype).contiguous(), grad_g.to(g.dtype).contiguous()
+
+
+# The same without any matrix that is kept: what torch.func makes inside a transform must not outlive it.
+
+
+def _plain_filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
+    wide = arithmetic(v)
+    return reference.spectral_filter(v.to(wide), g.to(wide), boundary).to(v.dtype)
+
+
+def _plain_adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
+    check_adjoint(grad, v, g, boundary)
+    wide, axes = arithmetic(v), list(range(2, v.ndim))
+    G, V = grad.to(wide), v.to(wide)
+    if boundary == "periodic":
+        G, V = (torch.fft.fftn(q, dim=axes) for q in (G, V))
+        product = (G.conj() * V).real.sum(0) / v.shape[2:].numel()
+    else:
+        for axis in axes:
+            D = reference.cosine_matrix(v.shape[axis], wide, v.device)
+            G, V = (reference.along(q, D, axis) for q in (G, V))
+        product = (G * V).sum(0)
+    return _plain_filter(grad, g, boundary), product.to(g.dtype)
 
 
 LIBRARY.impl("spectral_filter", _filter, "CompositeExplicitAutograd")
@@ -62,7 +96,7 @@ def _adjoint_fake(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Te
 
 
 def run_filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
-    """The operator `pdecnn::spectral_filter`; arguments are not checked."""
+    """The operator `pdecnn::spectral_filter`."""
     out: Tensor = torch.ops.pdecnn.spectral_filter.default(v, g, boundary)
     return out
 

@@ -1,0 +1,91 @@
+"""Is this the model that a plan was made for? Asked before a block of it is removed."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.condensation.site import Run
+from pdecnn.shared.modules import eval_mode
+
+
+def count_kernels(module: nn.Module) -> int:
+    """How many kernels of convolutions a module holds: what tells a longer stage from a shorter one."""
+    return sum(p.ndim > 2 for p in module.parameters())
+
+
+def check_model(
+    model: nn.Module, runs: Iterable[Run], input_shapes: Sequence[tuple[int, ...]], base: dict[str, Any] | None
+) -> None:
+    """Raises a ValueError unless the blocks of the runs are in the model, as many and of the shapes of the plan."""
+    runs = [run for run in runs if run.condenses]
+    _check_name(model, base)
+    for run in runs:
+        try:
+            found = count_kernels(model.get_submodule(run.parent))
+        except AttributeError:
+            continue  # `check_paths` says what is missing
+        if run.kernels and found != run.kernels:
+            raise ValueError(
+                f"Plan.apply: {run.parent or 'the model'} holds {found} convolutions, {run.kernels} when the plan was "
+                f"made: it is another {type(model).__name__}. Make a new plan with pdecnn.plan."
+            )
+    shapes = _shapes(model, [_witness(run) for run in runs], input_shapes)
+    for run in runs:
+        got = shapes.get(_witness(run), ())
+        if len(got) == 4:
+            got = (got[3], got[1], got[2]) if run.channels_last else got[1:]
+            if tuple(got) != tuple(run.shape):
+                raise ValueError(
+                    f"Plan.apply: the run {run.path} has feature maps of shape {tuple(got)} in this "
+                    f"{type(model).__name__}, the plan says {tuple(run.shape)}. The plan was edited, or made for "
+                    "another model; make a new one with pdecnn.plan."
+                )
+
+
+def _check_name(model: nn.Module, base: dict[str, Any] | None) -> None:
+    cfg = getattr(model, "pretrained_cfg", None)
+    name = cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)
+    planned = (base or {}).get("name") if (base or {}).get("builder", "timm") == "timm" else None
+    if name and isinstance(planned, str) and planned.partition(".")[0] != name:
+        raise ValueError(
+            f"Plan.apply: the plan was made for {planned!r}, the model is {name!r}. Make a new one with pdecnn.plan."
+        )
+
+
+def _witness(run: Run) -> str:
+    """The module whose output has the shape of the run; empty if none shows it."""
+    if run.is_dense:
+        return run.transition or ""
+    return run.child(run.units[0][-1])
+
+
+def _shapes(
+    model: nn.Module, paths: Sequence[str], input_shapes: Sequence[tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """What these modules return, by a pass without numbers; nothing for models that do not run without them."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def hook(path: str) -> Any:
+        def note(module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                seen.setdefault(path, tuple(output.shape))
+
+        return note
+
+    handles = [modules[path].register_forward_hook(hook(path)) for path in paths if path in modules]
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
+    empty = {name: torch.empty_like(t, device="meta") for name, t in tensors.items()}
+    inputs = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape in input_shapes)
+    try:
+        with eval_mode(model), torch.no_grad():
+            torch.func.functional_call(model, empty, inputs)
+    except Exception:  # it needs numbers, or arguments that a plan does not keep
+        return {}
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
