@@ -92,7 +92,9 @@ def adjoint(z: Tensor, k: Tensor, boundary: str) -> Tensor:
     if boundary != "neumann":
         return correlate(z, turned, boundary)
     radius = [m // 2 for m in k.shape[1:]]
-    return extend_adjoint(correlate(extend(z, radius, Boundary.DIRICHLET), turned, "dirichlet"), radius, Boundary.NEUMANN)
+    return extend_adjoint(
+        correlate(extend(z, radius, Boundary.DIRICHLET), turned, "dirichlet"), radius, Boundary.NEUMANN
+    )
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
