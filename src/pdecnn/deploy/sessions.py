@@ -21,7 +21,7 @@ def library_path() -> Path:
     """Where the library of operators is; a RuntimeError that says why there is none."""
     if path := os.environ.get("PDECNN_ORT_LIBRARY"):
         return Path(path)
-    folders = [Path(__file__).parent / "kernels"]
+    folders = [Path(__file__).parents[1] / "kernels"]
     with suppress(PackageNotFoundError):  # an editable install keeps the library in site-packages
         folders.append(Path(str(distribution("pdecnn").locate_file("pdecnn/kernels"))))
     for folder in folders:

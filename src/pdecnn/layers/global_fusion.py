@@ -115,9 +115,9 @@ def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | Non
         return None
     drops = cast(nn.Module, parts["drop_path"])
     keeps = _plain(drops) and (type(drops) is nn.Identity or (type(drops) is DropPath and not drops.training))
-    D_x, D_y, *spacings = (float(cast(float, q)) for q in numbers)
+    D_x, D_y, dt, dx, dy = (float(cast(float, q)) for q in numbers)
     roles = (source is not None, own["h_prev"] == "input")
-    steps = Steps(D_x, D_y, K, *spacings, own["boundary"], own["flow_sign"], *roles, maps.act)
+    steps = Steps(D_x, D_y, K, dt, dx, dy, own["boundary"], own["flow_sign"], *roles, maps.act)
     return Arguments(maps.convs, maps.norms, cast(nn.BatchNorm2d, norm), steps, output_act, own["residual"] and keeps)
 
 
