@@ -76,3 +76,33 @@ def test_a_whole_layer_equals_the_operator(options, diffusion, kernel_size):
         with portable.InPlaceOf(rows.TABLE):
             got = fused(x)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+NODES = {
+    "default": {},
+    "tanh": {"act_layer": torch.nn.Tanh, "diffusion": 0.5},
+    "clamp": {"act_layer": torch.nn.Hardtanh, "flow_sign": -1},
+    "residual": {"residual": True, "source": "none", "init": torch.nn.Conv2d(3, 3, 1)},
+    "neumann": {"boundary": "neumann", "h_prev": "input", "init": torch.nn.Conv2d(3, 3, 1)},
+    "by the solver": {"upwind": True, "act_layer": torch.nn.SiLU},
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_takes_the_number_of_steps_as_its_last_input(name):
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    from pdecnn.deploy.onnx import to_onnx
+    from pdecnn.deploy.sessions import session_options
+
+    torch.manual_seed(0)
+    layer, x = GlobalLayer(3, K=3, **NODES[name]).eval(), torch.rand(2, 3, 8, 8)
+    proto = to_onnx(torch.nn.Sequential(layer), [x], ops="fused")
+    (node,) = (node for node in proto.graph.node if node.domain == "pdecnn")
+    (steps,) = (q for q in proto.graph.initializer if q.name == node.input[-1])
+    assert onnx.numpy_helper.to_array(steps) == 3
+    for K in (3, 2):
+        steps.CopyFrom(onnx.numpy_helper.from_array(torch.tensor(K).numpy(), steps.name))
+        session = runtime.InferenceSession(proto.SerializeToString(), session_options())
+        (got,) = session.run(None, {"input": x.numpy()})
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(got), layer(x, K=K), rtol=1e-5, atol=1e-5)

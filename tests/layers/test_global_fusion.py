@@ -138,17 +138,13 @@ def test_forward_derivatives_are_those_of_float64(name, training):
     with torch.no_grad():  # where the fused operators would else be used
         try:
             _, tangent = torch.func.jvp(layer, (x,), (t,))
-        except (RuntimeError, NotImplementedError) as error:
-            assert "forward" in str(error)  # noqa: PT017
+        except RuntimeError as error:  # torch's own batch norm counts in place
+            assert training and "in-place" in str(error)  # noqa: PT017, PT018
         else:
             assert_near(tangent, slope, "jvp")
         with torch.autograd.forward_ad.dual_level():
-            try:
-                dual = layer(torch.autograd.forward_ad.make_dual(x, t))
-            except (RuntimeError, NotImplementedError) as error:
-                assert "forward" in str(error)  # noqa: PT017
-            else:
-                assert_near(torch.autograd.forward_ad.unpack_dual(dual).tangent, slope, "dual")
+            dual = layer(torch.autograd.forward_ad.make_dual(x, t))
+            assert_near(torch.autograd.forward_ad.unpack_dual(dual).tangent, slope, "dual")
 
 
 def test_maps_that_overlap_in_memory():
