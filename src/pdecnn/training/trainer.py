@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pdecnn.models.build import timm_entries
 from pdecnn.training.checkpoint import pack, read_json, save_checkpoint, unpack
 from pdecnn.training.diverged import DivergedError, first_bad_module
 from pdecnn.training.evaluation import Metrics, evaluate
@@ -312,6 +313,7 @@ class Trainer:
             done["accuracy"] = metrics.accuracy
         return {
             "model": self.model_config,
+            **timm_entries(self.model, self.model_config),
             "classes": list(self.loaders.classes),
             "input": self.loaders.input,
             "recipe": self.recipe.model_dump(mode="json"),
