@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_ctrl_c_saves_and_the_line_to_continue_is_told(ended):
     for name, what in (("teacher", "while training the teacher"), ("stop", "of distilling")):
         said = (folder / f"{name}.err").read_text()
         assert ends[name][0] == 130, said
-        assert f"Interrupted: stopped {what}" in said.replace("at step 6 ", "")
+        assert re.search(rf"^Interrupted: stopped (at step \d+ )?{what}", said, re.M), said
         assert "Traceback" not in said
         line = said.splitlines()[-1]
         assert line.startswith("pdecnn condense ")

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import timm
 import torch
 from PIL import Image
 from typer.testing import CliRunner
@@ -148,6 +149,7 @@ def test_training_goes_on_by_the_recipe_in_its_folder(tmp_path):
     )
     first = run("train", "--config", recipe, "--output", tmp_path / "run", "-o", "seed=5", "--json")
     assert first.exit_code == 0, first.output
+    assert timm.create_model(f"local-dir:{tmp_path / 'run/last'}", pretrained=True).num_classes == 10
     for line in (("train", "--resume", "--output", tmp_path / "run"), ("train", tmp_path / "run", "--resume")):
         again = run(*line, "--json")
         assert again.exit_code == 0, again.output

@@ -1,6 +1,7 @@
 """Plans as data, budgets, and clear errors."""
 
 import dataclasses
+import io
 import json
 import sys
 
@@ -8,10 +9,12 @@ import pytest
 import timm
 import torch
 from planted_networks import Residual
+from rich.console import Console
 from torch import nn
 
 import pdecnn
 from pdecnn.condensation import Plan, propose
+from pdecnn.condensation.plan import short
 from pdecnn.condensation.propose import choose, predicted
 from pdecnn.condensation.site import Cost, Run, Skipped
 from pdecnn.layers.blocks import BasicBlock
@@ -246,3 +249,16 @@ def test_modules_themselves_are_taken_as_filters():
     assert [run.parent for run in alone.runs] == ["stages.1"]
     with pytest.raises(ValueError, match="holds a Linear that is not a module of the model"):
         pdecnn.plan(net, torch.zeros(1, 3, 32, 32), ignore=[torch.nn.Linear(1, 1)])
+
+
+def test_the_table_is_whole_in_80_columns():
+    made = pdecnn.plan(timm.create_model("cifar_resnet32"), torch.zeros(1, 3, 32, 32))
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(made.table())
+    _, *lines = console.file.getvalue().splitlines()
+    assert all(len(line) == 80 and line[-1] in "┓┃┩│┘" for line in lines)
+    rows = "\n".join(lines)
+    for run in made.runs:
+        assert run.path in rows
+        assert f"{short(run.before.params)} -> {short(run.after.params)}" in rows
+        assert f"{short(run.before.macs)} -> {short(run.after.macs)}" in rows

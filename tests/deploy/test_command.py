@@ -12,7 +12,7 @@ from pdecnn.cli import app
     "arguments, code, match",
     [
         (["export", "mnist_toy_conv", "--batch", "zero"], 2, "expected positive numbers"),
-        (["export", "mnist_toy_conv", "--teacher", "nosuchnet"], 2, "no model named 'nosuchnet'"),
+        (["export", "mnist_toy_conv", "--teacher", "nosuchnet"], 1, "no model named 'nosuchnet'"),
         (["export", "mnist_toy_conv", "--samples", "0"], 2, "--samples"),
         (["export", "mnist_toy_conv", "--input", "1,28"], 2, "expected three numbers C,H,W"),
         (["export", "mnist_toy_conv.nosuch"], 1, "Error: "),

@@ -160,6 +160,7 @@ def test_sigterm_to_the_command_saves_and_resume_continues(tmp_path, config):
     _, log = process.communicate(timeout=60)
     assert process.returncode == 143
     assert "Stopped and saved at step" in log
+    assert log.splitlines()[-1] == f"pdecnn train --config {config} --output {run} -o epochs=400 --resume"
     assert "test_resnet: 400 epochs of 2 steps" in log  # a plain log, as this is no terminal
     step = json.loads((run / "last/state.json").read_text())["step"]
     assert 0 < step < 800

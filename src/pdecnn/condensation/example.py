@@ -8,6 +8,7 @@ import timm
 from torch import nn
 
 from pdecnn.condensation.job import StoppedError
+from pdecnn.condensation.stages import TEACHER as TEACHER_RUN
 from pdecnn.training import Dataset, Loaders, fit, load_dataset, load_recipe
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter
@@ -41,7 +42,7 @@ def _teacher(
     recipe = load_recipe(RECIPE)
     seed_everything(recipe.seed, "init")
     teacher: nn.Module = timm.create_model(recipe.model.name, num_classes=data.num_classes)
-    run = folder / "teacher-run"
+    run = folder / TEACHER_RUN
     outcome = fit(teacher, data, recipe, run_dir=run, resume=True, reporter=reporter())
     if outcome.status == "stopped":
         raise StoppedError(f"stopped while training the teacher, at step {outcome.step}; it is saved in {run}")

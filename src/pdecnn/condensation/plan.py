@@ -140,9 +140,9 @@ class Plan:
         """One row per run."""
         table = Table(title=f"Plan for {self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
         for header in ("run", "block", "shape", "blocks"):
-            table.add_column(header, overflow="fold", min_width=12 if header == "run" else None)
+            table.add_column(header, overflow="fold", no_wrap=header == "run", min_width=4)
         for header in ("params", "MACs"):
-            table.add_column(header, justify="right")
+            table.add_column(header, justify="right", no_wrap=True)
         for run in self.runs:
             b, a = run.before, run.after
             shape = "x".join(map(str, run.shape))

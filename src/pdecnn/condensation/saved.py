@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from pdecnn.condensation.checkpoint import CONFIG, describe, own_code, save_condensed
-from pdecnn.models.build import CustomModelError, Factory, build_model, with_factory
+from pdecnn.models.build import CustomModelError, Factory, build_model, timm_entries, with_factory
 from pdecnn.training.build import find_folder
 from pdecnn.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, read_config, save_checkpoint
 
@@ -55,19 +55,3 @@ def load(folder: str | Path, factory: Factory | None = None) -> nn.Module:
     except CustomModelError as error:
         raise CustomModelError(error.name, home) from None
     return load_checkpoint(home, model=model).model
-
-
-def timm_entries(model: nn.Module, description: dict[str, Any]) -> dict[str, Any]:
-    """What timm looks for in config.json."""
-    cfg: Any = getattr(model, "pretrained_cfg", None)
-    if description.get("builder") != "timm" or not isinstance(cfg, dict):
-        return {}
-    kwargs = dict(description.get("kwargs") or {})
-    plain = ("input_size", "interpolation", "crop_pct", "mean", "std", "first_conv", "classifier", "pool_size")
-    return {
-        "architecture": description["name"].partition(".")[0],
-        "num_classes": kwargs.pop("num_classes", getattr(model, "num_classes", None)),
-        "num_features": getattr(model, "num_features", None),
-        "model_args": kwargs,
-        "pretrained_cfg": {key: cfg[key] for key in plain if cfg.get(key) is not None},
-    }

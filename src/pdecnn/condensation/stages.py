@@ -13,7 +13,7 @@ from pdecnn.shared.files import clean_up, remove_folder, write_atomic
 from pdecnn.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, read_json, save_checkpoint
 
 FORMAT = "pdecnn-job/1"
-FITTED, DISTILLATION = "fitted", "distillation"  # folders that go when the job is done
+FITTED, DISTILLATION, TEACHER = "fitted", "distillation", "teacher-run"  # folders that go when the job is done
 
 
 class Stages:
@@ -88,9 +88,9 @@ class Stages:
         write_atomic(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         self.tidy()
 
-    def tidy(self) -> None:
+    def tidy(self, names: tuple[str, ...] = (FITTED, DISTILLATION, TEACHER)) -> None:
         """Removes the stages of a job that is done."""
-        for name in (FITTED, DISTILLATION):
+        for name in names:
             if (self.folder / name).is_dir():
                 remove_folder(self.folder / name)
 
@@ -100,7 +100,7 @@ class Stages:
                 f"condense: {self.folder} holds a job that was not finished. Continue it with --resume, or choose "
                 "another --output."
             )
-        self.tidy()
+        self.tidy((FITTED, DISTILLATION))
         for name in ("result.json", "plan.json"):
             (self.folder / name).unlink(missing_ok=True)
         self.save()

@@ -204,6 +204,22 @@ def check_model_name(name: object) -> None:
         raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
 
 
+def timm_entries(model: nn.Module, description: dict[str, Any]) -> dict[str, Any]:
+    """What timm looks for in config.json."""
+    cfg: Any = getattr(model, "pretrained_cfg", None)
+    if description.get("builder") != "timm" or not isinstance(cfg, dict):
+        return {}
+    kwargs = dict(description.get("kwargs") or {})
+    plain = ("input_size", "interpolation", "crop_pct", "mean", "std", "first_conv", "classifier", "pool_size")
+    return {
+        "architecture": description["name"].partition(".")[0],
+        "num_classes": kwargs.pop("num_classes", getattr(model, "num_classes", None)),
+        "num_features": getattr(model, "num_features", None),
+        "model_args": kwargs,
+        "pretrained_cfg": {key: cfg[key] for key in plain if cfg.get(key) is not None},
+    }
+
+
 def _build_torchvision(description: dict[str, Any]) -> nn.Module:
     from torchvision import models
 

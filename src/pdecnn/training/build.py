@@ -94,7 +94,7 @@ def _from_name(name: str, num_classes: int | None, pretrained: bool, overwritten
     except ValueError as error:
         if "no model named" not in str(error):
             raise
-        raise ValueError(f"{error} If it is a path: no checkpoint or run folder is there.") from error
+        raise ValueError(f"{error} If it is a path, expected a checkpoint or a run folder there.") from error
     if name.startswith("hf-hub:"):
         cfg: Any = getattr(model, "pretrained_cfg", None) or {}
         description = {**description, "name": cfg.get("architecture") or name}

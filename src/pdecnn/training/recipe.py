@@ -236,9 +236,9 @@ def _unknown(path: list[str]) -> str:
 def _shorten_warmup(values: dict[str, Any], epochs: int, assignments: list[str]) -> None:
     """A run that is made shorter has a shorter warm-up too, unless the user says how long it is."""
     schedule, now = values.get("schedule"), values.get("epochs")
-    if not isinstance(schedule, dict) or not isinstance(now, int) or any("warmup_epochs" in a for a in assignments):
+    if not isinstance(now, int) or any(text.strip().startswith("schedule") for text in assignments):
         return
-    if now >= 1 and schedule["warmup_epochs"] >= now:
+    if isinstance(schedule, dict) and now >= 1 and schedule["warmup_epochs"] >= now:
         schedule["warmup_epochs"] = schedule["warmup_epochs"] * now / epochs
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pdecnn.models.build import timm_entries
 from pdecnn.shared.reading import FileError, check_keys, guarded
 from pdecnn.training.checkpoint import pack, read_json, save_checkpoint, unpack
 from pdecnn.training.diverged import DivergedError, diverged_loss, first_bad_module
@@ -326,6 +327,7 @@ class Trainer:
             done["accuracy"] = metrics.accuracy
         return {
             "model": self.model_config,
+            **timm_entries(self.model, self.model_config),
             "classes": list(self.loaders.classes),
             "input": self.loaders.input,
             "recipe": self.recipe.model_dump(mode="json"),

@@ -13,9 +13,17 @@ inline Layer layer_of(const LayerCall& c) {
   auto data = [](const Map& m) { return static_cast<const float*>(m.data); };
   const bool interleaved = c.C > 1 && c.h.sc == 1 && c.h.sx == c.C;
   const double sign = double(c.flow_sign);  // axes that run against the index: negative velocities
-  return {{c.N, c.C, c.H, c.W, c.maps, c.side, interleaved, c.coefficient_act, {}, data(c.h), c.weight, c.bias, nullptr, nullptr},
-          c.K, c.dt, sign * c.dx, sign * c.dy, c.D_x, c.D_y, c.x.data == c.h.data ? nullptr : data(c.x), c.has_source,
-          c.previous_is_input};
+  return {
+      {c.N, c.C, c.H, c.W, c.maps, c.side, interleaved, c.coefficient_act, {}, data(c.h), c.weight, c.bias, nullptr, nullptr},
+      c.K,
+      c.dt,
+      sign * c.dx,
+      sign * c.dy,
+      c.D_x,
+      c.D_y,
+      c.x.data == c.h.data ? nullptr : data(c.x),
+      c.has_source,
+      c.previous_is_input};
 }
 
 template <class L, int K, int M>

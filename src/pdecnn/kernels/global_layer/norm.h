@@ -29,9 +29,8 @@ Status backward(const BackwardCall& call) {
   });
   if (status != kOk) return status;
   partial.norm_gradient<M>(p, call.grad_gamma, call.grad_beta);
-  status = run(p, tasks, {1 + M, 2 + M}, [&](const Task& t, const Memory& memory) {
-    propagate<L, K, M>(call, t, memory, partial.of(t, M * K * K));
-  });
+  status = run(p, tasks, {1 + M, 2 + M},
+               [&](const Task& t, const Memory& memory) { propagate<L, K, M>(call, t, memory, partial.of(t, M * K * K)); });
   if (status == kOk && call.grad_weight != nullptr) partial.tap_gradient<K, M>(p, call.grad_weight);
   return status;
 }

@@ -224,7 +224,8 @@ void propagate_plane(const Problem& p, int64_t c, const S& stencils, const NormG
       const float* from = grad[m] + y * p.W + x;
       __builtin_prefetch(from + next);
       const auto g = load_columns<L>(from, p.W - x);
-      const auto result = L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
+      const auto result =
+          L::all(a[m]) * output.gradient(g, values[m], m) + (L::all(slope[m]) * values[m] + L::all(constant[m]));
       if constexpr (K == 1) store_columns<L>(to + x, result, p.W - x);
       else L::store(before[m] + y * stride + x, inside<L>(result, p.W - x));
     }

@@ -11,7 +11,9 @@ namespace depthwise_norm {
 
 // Rows of the result that are computed together: as many sums as there are registers for.
 template <int K>
-constexpr int kRows = K == 1 ? 1 : kVectorBytes == 64 ? 4 : 2;
+constexpr int kRows = K == 1               ? 1
+                      : kVectorBytes == 64 ? 4
+                                           : 2;
 
 // A plane with `radius` zeros on each side, its rows aligned. The zeros after a row are also those before the next, and
 // there is room for the last vector of a row and the last block of rows.

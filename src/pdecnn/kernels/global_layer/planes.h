@@ -39,7 +39,8 @@ class Planes {
   static int64_t numbers(const Layer& layer) { return (3 * M + 2) * size(layer.problem); }
 
   Planes(const Layer& layer, const Memory& memory, int64_t boundary = kPeriodic)
-      : layer_(layer), q_(boundary, layer.dt, layer.dx, layer.dy), memory_(memory), scratch_(memory.numbers() + numbers(layer)) {
+      : layer_(layer), q_(boundary, layer.dt, layer.dx, layer.dy), memory_(memory),
+        scratch_(memory.numbers() + numbers(layer)) {
     float* next = memory.numbers();
     auto take = [&] { return (next += size(layer.problem)) - size(layer.problem); };
     for (int m = 0; m < M; ++m) coefficient_[m] = take(), values_[m] = take(), grad[m] = take();
@@ -85,9 +86,10 @@ class Planes {
     const Gradient none{map(nullptr), nullptr};
     auto to = [&](bool wanted, float* plane) { return all && wanted ? Gradient{map(plane), nullptr} : none; };
     auto of_map = [&](int m) { return m < M ? Gradient{map(grad[m % M]), nullptr} : none; };
-    solver.planes->backward({problem(h, x, next), map(grad_out, next), to(true, grad_h),
-                     to(layer_.previous_is_input, both ? more_ : grad_x), of_map(0), of_map(1), of_map(2), of_map(3), to(layer_.has_source, is_other ? grad_x : more_)},
-                    q_, PlaneIndex{0, 0, 1, 0}, scratch_);
+    solver.planes->backward(
+        {problem(h, x, next), map(grad_out, next), to(true, grad_h), to(layer_.previous_is_input, both ? more_ : grad_x),
+         of_map(0), of_map(1), of_map(2), of_map(3), to(layer_.has_source, is_other ? grad_x : more_)},
+        q_, PlaneIndex{0, 0, 1, 0}, scratch_);
     if (layer_.problem.act == kTanh)
       for (int m = 0; m < M; ++m) undo_tanh(grad[m], coefficient_[m], layer_.problem.plane());
     if (!all || !layer_.has_source || (is_other && !both)) return;
@@ -107,8 +109,23 @@ class Planes {
   PDECNN_NS::Problem problem(const float* h, const float* x, int64_t next) const {
     const auto& p = layer_.problem;
     const Map D_x = M == 4 ? map(coefficient_[M - 2]) : constant(0), D_y = M == 4 ? map(coefficient_[M - 1]) : constant(1);
-    return {kFloat32, 1, 1, p.H, p.W, layer_.K, q_.boundary, 0, layer_.dt, layer_.dx, layer_.dy, map(h, next),
-            map(layer_.previous_is_input ? x : nullptr, next), map(coefficient_[0]), map(coefficient_[1]), D_x, D_y,
+    return {kFloat32,
+            1,
+            1,
+            p.H,
+            p.W,
+            layer_.K,
+            q_.boundary,
+            0,
+            layer_.dt,
+            layer_.dx,
+            layer_.dy,
+            map(h, next),
+            map(layer_.previous_is_input ? x : nullptr, next),
+            map(coefficient_[0]),
+            map(coefficient_[1]),
+            D_x,
+            D_y,
             map(layer_.has_source ? x : nullptr, next)};
   }
 

@@ -10,7 +10,8 @@ namespace PDECNN_NS {
 namespace global_training {
 
 // The input's planes, which may be those of the state `h`.
-inline const float* read_input(const Layer& layer, const Memory& memory, int64_t n, const Task& t, int64_t slot, const float* h) {
+inline const float* read_input(const Layer& layer, const Memory& memory, int64_t n, const Task& t, int64_t slot,
+                               const float* h) {
   return layer.x == nullptr ? h : memory.read(layer.x, n, t, slot);
 }
 
@@ -21,20 +22,23 @@ Status advance(const Layer& layer, int64_t boundary, const Solver& solver, float
   const depthwise_norm::Problem& p = layer.problem;
   const depthwise_norm::Room room{1, 3, Planes<M>::numbers(layer) + solver.forward_numbers};
   int32_t failed = 0;
-  const Status status = depthwise_norm::run(p, depthwise_norm::Tasks(p), room, [&](const Task& t, const Memory& memory) {
-    Planes<M> planes(layer, memory, boundary);
-    for (int64_t n = t.n_begin; n < t.n_end; ++n) {
-      const float *h = memory.read(p.h, n, t, 0), *x = read_input(layer, memory, n, t, 1, h);
-      float* out = memory.target(to, n, t, 2);
-      for (int64_t c = 0; c < t.channels; ++c) {
-        const int64_t i = c * memory.stride();
-        make(planes, t.c + c, h + i);
-        if (!planes.solve(solver, h + i, x + i, memory.next(n), out + i)) failed = 1;
-        finish(t.c + c, x + i, out + i);
-      }
-      memory.wrote(to, n, t, 2);
-    }
-  }, grain);
+  const Status status = depthwise_norm::run(
+      p, depthwise_norm::Tasks(p), room,
+      [&](const Task& t, const Memory& memory) {
+        Planes<M> planes(layer, memory, boundary);
+        for (int64_t n = t.n_begin; n < t.n_end; ++n) {
+          const float *h = memory.read(p.h, n, t, 0), *x = read_input(layer, memory, n, t, 1, h);
+          float* out = memory.target(to, n, t, 2);
+          for (int64_t c = 0; c < t.channels; ++c) {
+            const int64_t i = c * memory.stride();
+            make(planes, t.c + c, h + i);
+            if (!planes.solve(solver, h + i, x + i, memory.next(n), out + i)) failed = 1;
+            finish(t.c + c, x + i, out + i);
+          }
+          memory.wrote(to, n, t, 2);
+        }
+      },
+      grain);
   return failed ? kOutOfMemory : status;
 }
 
@@ -53,7 +57,8 @@ Status forward(const ForwardCall& call, const Solver& solver) {
 // Calls f(planes, c, h, grad_h) for every plane of the task, channel c of it, once the gradients of its coefficients are
 // there; `all`: those of state and input too.
 template <class L, int K, int M, class F>
-void each_plane_back(const BackwardCall& call, const Solver& solver, const Task& t, const Memory& memory, bool all, const F& f) {
+void each_plane_back(const BackwardCall& call, const Solver& solver, const Task& t, const Memory& memory, bool all,
+                     const F& f) {
   const Layer& layer = call.layer;
   const bool has_grad_x = all && layer.x != nullptr;
   Planes<M> planes(layer, memory);
@@ -86,7 +91,8 @@ Status backward(const BackwardCall& call, const Solver& solver) {
   Status status = depthwise_norm::run(p, tasks, {1, 3, numbers}, [&](const Task& t, const Memory& memory) {
     double* sums = partial.of(t, M * 2);
     each_plane_back<L, K, M>(call, solver, t, memory, false, [&](const Planes<M>& planes, int64_t c, const float* h, float*) {
-      depthwise_norm::correlate_plane<L, K, M>(p, t.c + c, planes.values(), memory.frame(0), h, planes.grad, 0, sums + c * M * 2);
+      depthwise_norm::correlate_plane<L, K, M>(p, t.c + c, planes.values(), memory.frame(0), h, planes.grad, 0,
+                                               sums + c * M * 2);
     });
   });
   if (status != kOk) return status;
@@ -95,8 +101,8 @@ Status backward(const BackwardCall& call, const Solver& solver) {
     double* sums = partial.of(t, M * K * K);
     for (int64_t i = 0; i < t.channels * M * K * K; ++i) sums[i] = 0;  // they held the sums of the pass before
     auto propagate = [&](const Planes<M>& planes, int64_t c, const float* h, float* grad_h) {
-      depthwise_norm::propagate_plane<L, K, M>(p, t.c + c, planes.values(), norm, memory, h, planes.grad, 0, planes.grad_h, grad_h,
-                                               sums + c * M * K * K);
+      depthwise_norm::propagate_plane<L, K, M>(p, t.c + c, planes.values(), norm, memory, h, planes.grad, 0, planes.grad_h,
+                                               grad_h, sums + c * M * K * K);
     };
     each_plane_back<L, K, M>(call, solver, t, memory, true, propagate);
   });
@@ -109,7 +115,8 @@ template <class F>
 Status by_shape(const Layer& layer, const F& f) {
   Solver solver;
   if (!Solver::find(layer, solver)) return kBadArgument;
-  return depthwise_norm::by_stencils(layer.problem, [&](auto lanes, auto side, auto maps) { return f(solver, lanes, side, maps); });
+  return depthwise_norm::by_stencils(layer.problem,
+                                     [&](auto lanes, auto side, auto maps) { return f(solver, lanes, side, maps); });
 }
 
 }  // namespace global_training
