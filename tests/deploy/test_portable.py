@@ -124,10 +124,9 @@ def test_elimination_solves_positive_systems(m, seed):
 
 
 def test_a_layer_with_two_names_is_prepared_once():
-    from pdecnn.layers.fused_global import FusedGlobalLayer
-
     from pdecnn.deploy.modules import prepare
     from pdecnn.layers import GlobalLayer
+    from pdecnn.layers.global_fusion import FusedGlobalLayer
 
     layer = GlobalLayer(4).eval()
     prepared = prepare(nn.Sequential(layer, nn.ReLU(), layer))

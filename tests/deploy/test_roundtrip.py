@@ -120,7 +120,7 @@ def test_a_node_with_wrong_shapes_is_refused():
     proto = to_onnx(layer, (x,), ops="fused")
     node = next(n for n in proto.graph.node if n.op_type == "GlobalLayer")
     node.input[4], node.input[2] = node.input[2], node.input[4]
-    with pytest.raises(Exception, match="pdecnn::GlobalLayer: expected h and x"):
+    with pytest.raises(Exception, match="pdecnn::GlobalLayer: expected input 'weight' of shape"):
         run(proto, x, fused=True)
 
 

@@ -307,9 +307,11 @@ def test_autocast_runs_the_solver_in_float32():
 
 def test_float16_has_no_kernel_but_works():
     inputs = fields((2, 3, 5, 9), torch.float16)
-    for a, b in zip(*(values_and_gradients(inputs, room, K=2) for room in (functional, reference)), strict=True):
+    exact = values_and_gradients([q.double() for q in inputs], reference, K=2)
+    mine, theirs = (values_and_gradients(inputs, room, K=2) for room in (functional, reference))
+    for q, a, b in zip(exact, mine, theirs, strict=True):
         assert a.dtype == torch.float16
-        torch.testing.assert_close(a, b)
+        assert (a.double() - q).abs().max() <= (b.double() - q).abs().max()  # it computes in float32
 
 
 def test_the_empty_batch_has_gradients_of_zero():
@@ -353,7 +355,7 @@ GOOD = (torch.zeros(2, 3, 4, 5), None, *[torch.tensor(0.5)] * 4, None, 2, 0.2, 1
         (3, torch.zeros(1, 4, 1, 1), "expected v of shape (2, 3, 4, 5), (1, 3, 1, 1) or a number, got (1, 4, 1, 1)."),
         (6, torch.zeros(2, 3, 4, 5).double(), "f has dtype torch.float64"),
         (7, 0, "K (number of time steps) must be at least 1, got K=0."),
-        (7, 2**62, f"K (number of time steps) must be at most 10000, got K={2**62}."),
+        (7, 2**62, f"K (number of time steps) must be at most 10,000, got K={2**62}."),
         (8, float("nan"), "dt must be positive and finite"),
         (11, "zero", "boundary must be one of"),
     ],
@@ -414,5 +416,5 @@ def test_the_operator_itself_has_no_forward_mode_and_says_so():
 
 
 def test_at_most_ten_thousand_steps():
-    with pytest.raises(ValueError, match=re.escape("K (number of time steps) must be at most 10000, got K=10001.")):
+    with pytest.raises(ValueError, match=re.escape("K (number of time steps) must be at most 10,000, got K=10001.")):
         functional.advection_diffusion(torch.zeros(1, 1, 2, 2), 0.0, 0.0, 1.0, 1.0, K=10001)

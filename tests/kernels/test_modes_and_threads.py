@@ -48,13 +48,17 @@ def test_forward_mode(name):
     tangents = tuple(torch.randn_like(a) for a in args)
     ours, definition = functions(name)
     expected = jvp(definition, args, tangents)[1]
-    for function in ours:
-        torch.testing.assert_close(jvp(function, args, tangents)[1], expected)
-        with forward_ad.dual_level():
-            out = function(*(forward_ad.make_dual(a, t) for a, t in zip(args, tangents, strict=True)))
-            out = out if isinstance(out, tuple) else (out,)
-            found = tuple(forward_ad.unpack_dual(o).tangent for o in out)
+    function, *operators = ours
+    torch.testing.assert_close(jvp(function, args, tangents)[1], expected)
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(a, t) for a, t in zip(args, tangents, strict=True)]
+        out = function(*duals)
+        out = out if isinstance(out, tuple) else (out,)
+        found = tuple(forward_ad.unpack_dual(o).tangent for o in out)
         torch.testing.assert_close(found if isinstance(expected, tuple) else found[0], expected)
+        for operator in operators:  # called directly it says so, instead of dropping the tangent
+            with pytest.raises(RuntimeError, match="has no forward-mode derivative"):
+                operator(*duals)
 
 
 @pytest.mark.parametrize("name", ["spectral_filter", "shared_expand", "shared_expand_product"])

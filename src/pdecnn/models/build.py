@@ -223,7 +223,7 @@ def timm_entries(model: nn.Module, description: dict[str, Any]) -> dict[str, Any
 def _build_torchvision(description: dict[str, Any]) -> nn.Module:
     from torchvision import models
 
-    name, kwargs = description["name"], dict(description.get("kwargs") or {})
+    name, kwargs = description.get("name"), dict(description.get("kwargs") or {})
     if name not in models.list_models():
         hint = close_to(name, models.list_models())
         raise ValueError(f"build_model: torchvision has no model named {name!r}.{hint}")
