@@ -117,7 +117,7 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path, config):
         (["train", "quick/fashion-mini", "--on-nan", "cry"], "expected stop or resume"),
         (["train", "quick/fashion-mini", "--model", "no_such_net"], "no model named 'no_such_net'"),
         (["train", "quick/fashion-mini", "--init", "nowhere"], "expected a checkpoint or a run folder"),
-        (["validate", "nowhere"], "no checkpoint or run folder is there"),
+        (["validate", "nowhere"], "expected a checkpoint or a run folder"),
         (["distill", "quick/fashion-mini", "--teacher", "no_such_net"], "no model named 'no_such_net'"),
         (["recipes", "nothing"], "no recipe named 'nothing'"),
     ],

@@ -18,8 +18,8 @@ MINIMAL = {"model": {"name": "test_resnet"}, "data": {"name": "fashion-mini"}, "
     [
         ("optimizer.learning_rate=1", r"no setting 'optimizer\.learning_rate'\. .*There are name, lr, momentum"),
         ("optimizer.lr=-1", r"optimizer\.lr: Input should be greater than 0, got -1"),
-        ("optimizer.lr=.inf", r"optimizer\.lr: .*finite"),
-        ("optimizer.lr=.nan", r"optimizer\.lr: "),
+        ("optimizer.lr=.inf", r"optimizer\.lr is inf; a finite number is expected"),
+        ("optimizer.lr=.nan", r"optimizer\.lr is nan; a finite number is expected"),
         ("epochs=0", r"epochs: Input should be greater than or equal to 1, got 0"),
         ("epochs=many", r"epochs: .*integer.*'many'"),
         ("data.batch_size=0", r"data\.batch_size: "),
@@ -95,7 +95,7 @@ def test_any_text_is_a_recipe_or_a_clear_error(tmp_path_factory, text):
 def test_code_in_a_recipe_is_refused(tmp_path):
     file = tmp_path / "evil.yaml"
     file.write_text("model: !!python/object/apply:os.system ['touch /tmp/owned']\nepochs: 1\n")
-    with pytest.raises(RecipeError, match="could not determine a constructor"):
+    with pytest.raises(RecipeError, match=r"a value of the kind 'os\.system' is not allowed"):
         load_recipe(file)
 
 

@@ -1,5 +1,6 @@
 """Is this the model that a plan was made for? Asked before a block of it is removed."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -7,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.condensation.site import Run
-from pdecnn.shared.modules import eval_mode
 
 
 def count_kernels(module: nn.Module) -> int:
@@ -65,27 +65,33 @@ def _shapes(
     model: nn.Module, paths: Sequence[str], input_shapes: Sequence[tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """What these modules return, by a pass without numbers; nothing for models that do not run without them."""
-    modules = dict(model.named_modules(remove_duplicate=False))
     seen: dict[str, tuple[int, ...]] = {}
 
-    def hook(path: str) -> Any:
-        def note(module: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                seen.setdefault(path, tuple(output.shape))
-
-        return note
-
-    handles = [modules[path].register_forward_hook(hook(path)) for path in paths if path in modules]
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
-    empty = {name: torch.empty_like(t, device="meta") for name, t in tensors.items()}
+    tensors = [*model.parameters(), *model.buffers()]
+    dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
     inputs = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape in input_shapes)
     try:
-        with eval_mode(model), torch.no_grad():
-            torch.func.functional_call(model, empty, inputs)
+        # a copy for which no tensor is copied; what has two names stays one
+        twin = copy.deepcopy(model, {id(t): _without_numbers(t) for t in tensors}).eval()
+        modules = dict(twin.named_modules(remove_duplicate=False))
+        for path in paths:
+            if path in modules:
+                modules[path].register_forward_hook(_noting(seen, path))
+        with torch.no_grad():
+            twin(*inputs)
     except Exception:  # it needs numbers, or arguments that a plan does not keep
         return {}
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
+
+
+def _noting(seen: dict[str, tuple[int, ...]], path: str) -> Any:
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            seen.setdefault(path, tuple(output.shape))
+
+    return note
+
+
+def _without_numbers(t: Tensor) -> Tensor:
+    empty = torch.empty_like(t, device="meta")
+    return nn.Parameter(empty, requires_grad=t.requires_grad) if isinstance(t, nn.Parameter) else empty
