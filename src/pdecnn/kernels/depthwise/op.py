@@ -45,6 +45,7 @@ def check_gradient(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) 
 
 
 def _forward_reference(y: Tensor, k: Tensor, boundary: str) -> Tensor:
+    check(y, k, boundary)
     wide = torch.promote_types(y.dtype, torch.float32)  # bfloat16 is storage, here as in every kernel
     return reference(y.to(wide), k.to(wide), boundary).to(y.dtype).contiguous()
 
