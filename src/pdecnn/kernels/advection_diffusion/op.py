@@ -82,6 +82,7 @@ def _backward_reference(
     needs: Sequence[bool],
 ) -> list[Tensor]:
     inputs: Any = (h, h_prev, u, v, D_x, D_y, f)
+    check(inputs, K, dt, dx, dy, boundary, grad)
     with torch.enable_grad(), _autograd_kernels():
         leaves: Any = tuple(
             q if q is None else q.detach().clone().requires_grad_(need) for q, need in zip(inputs, needs, strict=True)
