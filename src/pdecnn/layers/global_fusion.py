@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from pdecnn import kernels as kernels  # registers the operators
-from pdecnn.kernels.global_layer.arguments import MOST_STEPS, Steps
+from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
+from pdecnn.reference.advection_diffusion import MAX_STEPS
 
 if TYPE_CHECKING:
     from pdecnn.layers.global_layer import GlobalLayer
@@ -107,7 +108,7 @@ def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | Non
         pairs, D = pairs[:1], (diffusion.x, diffusion.y)
     K = own.get("K") if K is None else K
     numbers = (*D, own.get("dt"), own.get("dx"), own.get("dy"))  # tensors among them may be learned
-    if not (type(K) is int and 1 <= K <= MOST_STEPS and all(type(q) in (float, int) for q in numbers) and min(D) >= 0):
+    if not (type(K) is int and 1 <= K <= MAX_STEPS and all(type(q) in (float, int) for q in numbers) and min(D) >= 0):
         return None
     maps = _maps(pairs, own["channels"], dtype)
     output_act = _act(parts["act"])
@@ -219,7 +220,7 @@ def fused(layer: "GlobalLayer") -> "FusedGlobalLayer | GlobalLayer":
 
 def number_of_steps(name: str, K: Any) -> int:
     """K, or a ValueError if it is no number of steps."""
-    if isinstance(K, bool) or not isinstance(K, int) or not 1 <= K <= MOST_STEPS:
+    if isinstance(K, bool) or not isinstance(K, int) or not 1 <= K <= MAX_STEPS:
         raise ValueError(f"{name}: K (number of time steps) must be an int of at least 1, got K={K!r}.")
     return K
 

@@ -32,7 +32,6 @@ MAX_STEPS = 10_000
 AXIS_NAMES = ("x", "y", "z")
 VELOCITY_NAMES = ("u", "v", "w")
 DIFFUSIVITY_NAMES = ("D_x", "D_y", "D_z")
-MAX_STEPS = 10_000
 
 Coefficient = Tensor | float
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pdecnn.kernels.library import BOUNDARIES, is_interleaved
+from pdecnn.reference.advection_diffusion import MAX_STEPS
 
-MOST_STEPS = 10000
 ACTIVATIONS: dict[str, Any] = {
     "identity": lambda q: q,
     "relu": functional.relu,
@@ -70,8 +70,8 @@ def check_steps(name: str, h: Tensor, x: Tensor | None, weight: Tensor, steps: S
     if x is not None and (x.shape, x.dtype, x.device) != (h.shape, h.dtype, h.device):
         kinds = (f"{q.dtype} of shape {tuple(q.shape)} on {q.device}" for q in (h, x))
         raise ValueError(f"{name}: expected x like h, {next(kinds)}, got {next(kinds)}.")
-    if not 1 <= steps.K <= MOST_STEPS:
-        raise ValueError(f"{name}: K (number of time steps) must be 1 to {MOST_STEPS}, got K={steps.K}.")
+    if not 1 <= steps.K <= MAX_STEPS:
+        raise ValueError(f"{name}: K (number of time steps) must be 1 to {MAX_STEPS}, got K={steps.K}.")
     for part in ("dt", "dx", "dy"):
         value = getattr(steps, part)
         if not (value > 0 and math.isfinite(value)):

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from pdecnn.kernels.global_layer import norm, op, training
-from pdecnn.kernels.global_layer.arguments import MOST_STEPS, Steps, layout
+from pdecnn.kernels.global_layer.arguments import Steps, layout
 from pdecnn.kernels.global_layer.norm import Norms
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, LIBRARY
 from pdecnn.kernels.native import Library
+from pdecnn.reference.advection_diffusion import MAX_STEPS
 
 SIDES = (1, 3, 5)  # of the stencils that are compiled for inference
 SHAPES = ((1, 1), (3, 2), (3, 4), (5, 2), (5, 4))  # in training: their sides and numbers
@@ -136,7 +137,7 @@ def _is_covered(
         and (channels == C and k == columns and k in SIDES and M in (2, 4) and H > 0 and W > 0)
         and (bias.shape == (M, C) and scale.shape == shift.shape == (C,))
         and (weight.is_contiguous() and bias.is_contiguous() and scale.is_contiguous() and shift.is_contiguous())
-        and 1 <= steps.K <= MOST_STEPS
+        and 1 <= steps.K <= MAX_STEPS
         and (steps.dt > 0 and steps.dx > 0 and steps.dy > 0)
         and (M == 4 or (steps.D_x >= 0 and steps.D_y >= 0))
         and steps.flow_sign in (1, -1)
