@@ -22,6 +22,7 @@ from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
 from pdecnn.deploy.check import ExportError
 from pdecnn.training import Loaders, evaluate, load_checkpoint
 from pdecnn.training.check import check_data
+from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
@@ -114,7 +115,8 @@ def run_job(
 ) -> tuple[nn.Module, JobResult]:
     """Condenses a classifier and recovers its accuracy; returns the student, and everything is written to `folder`.
 
-    Killed at any moment, it goes on with `resume=True` and gives the same bits.
+    Killed at any moment, it goes on with `resume=True` and gives the same bits. Under `torchrun` or `accelerate launch`
+    every process calls this: the first plans, fits and writes, and all share evaluation and distillation.
 
     Args:
         folder: Gets plan.json, the checkpoints `teacher` and `student`, result.json, report.html and, with the extra
@@ -135,7 +137,10 @@ def run_job(
         progress: Shows the planning, as in `plan`.
         reporter: Makes what shows the progress of the training.
     """
-    began, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
+    began, processes = perf_counter(), Processes()
+    folder = processes.first(lambda: Path(folder).absolute() if processes.count > 1 else Path(folder))
+    say = say if say is not None and processes.is_first else (lambda text: None)
+    processes.share(teacher)  # the weights of a network of the user's own may be drawn at random
     data = known_to(teacher, check_data(teacher.eval(), data))
     options, fitting = dict(plan_options or {}), dict(fit_options or {})
     settings = {
@@ -145,31 +150,32 @@ def run_job(
         "fit": {key: str(value) for key, value in fitting.items()},
         "distill": {key: str(value) for key, value in (distill_options or {}).items()},
     }  # fmt: skip
-    stages = Stages(folder, settings, resume=resume, arguments=arguments)
+    stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
     accuracies: dict[str, float] = {}
 
     def measured(stage: str, model: nn.Module) -> None:
         if data.evaluation is not None:
-            evaluation = data.evaluation
-            accuracies[stage] = stages.value(stage, lambda: evaluate(model, evaluation).accuracy)
+            accuracies[stage] = stages.value(stage, lambda: accuracy(model, data, processes))
 
     notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input}
     measured("teacher", teacher)
-    if not (folder / "teacher" / "config.json").is_file() or not resume:
-        save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
     example = torch.zeros(1, *data.input["shape"]) if image is None else image[:1]
 
-    if resume and (folder / "plan.json").is_file():
-        made = Plan.load(folder / "plan.json")
-    else:
-        made = plan(teacher, example, **options, progress=progress)
-        made.save(folder / "plan.json")
+    def plan_it() -> dict[str, Any]:
+        if not (folder / "teacher" / "config.json").is_file() or not resume:
+            save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
+        if not (resume and (folder / "plan.json").is_file()):
+            plan(teacher, example, **options, progress=progress).save(folder / "plan.json")
+        return Plan.load(folder / "plan.json").to_dict()
+
+    made = Plan.from_dict(processes.first(plan_it))
     seed_everything(seed, "condense")
     student = made.apply(teacher)
     if stages.finished:
         say(f"the job in {folder} is finished")
         stages.tidy()
-        load_checkpoint(folder / "student", model=student)
+        processes.first(lambda: load_checkpoint(folder / "student", model=student) and None)
+        processes.share(student)
         return student, JobResult.from_dict(stages.result(), folder)
     measured("new layers untrained", student)
 
@@ -188,41 +194,55 @@ def run_job(
 
     outcome = distill(
         student, teacher, data, epochs=epochs, seed=seed, lr=lr, new=new, recipe={"evaluate_every": 1},
-        run_dir=folder / DISTILLATION, resume=(folder / DISTILLATION).is_dir(), reporter=reporter(),
+        run_dir=folder / DISTILLATION, resume=processes.first((folder / DISTILLATION).is_dir), reporter=reporter(),
         **(distill_options or {}),
     )  # fmt: skip
     if outcome.status == "stopped":
         stages.add_seconds(perf_counter() - began)
         raise StoppedError(f"stopped at step {outcome.step} of distilling; all that was done is in {folder}")
+    processes.share(student)
     measured("distilled", student)
 
-    say("counting, timing, writing")
-    ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
-    save(student, folder / "student", **notes, accuracy=ends["after"])
-    files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
-    found, speedups = figures({"before": teacher, "after": student}, example, ends, files)
-    say("writing for ONNX Runtime, comparing, timing")
-    images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0][:SAMPLES]
-    onnx, lines = deploy(teacher, student, images, folder / "student.onnx")
-    result = JobResult(
-        folder=folder,
-        plan=made,
-        before=found["before"],
-        after=found["after"],
-        speedups=speedups,
-        accuracies=accuracies,
-        fitted=fitted,
-        history=tuple(outcome.history),
-        seed=seed,
-        seconds=stages.seconds + perf_counter() - began,
-        onnx=onnx,
-        notes=tuple(([data.note] if data.note else []) + lines),
-        threads=torch.get_num_threads(),
-        labelled=data.labelled,
-    )
-    write_report(result)
-    stages.finish(result.to_dict())
-    return student.eval(), result
+    def compare_them() -> JobResult:
+        say("counting, timing, writing")
+        ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
+        save(student, folder / "student", **notes, accuracy=ends["after"])
+        files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
+        found, speedups = figures({"before": teacher, "after": student}, example, ends, files)
+        say("writing for ONNX Runtime, comparing, timing")
+        images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0][:SAMPLES]
+        onnx, lines = deploy(teacher, student, images, folder / "student.onnx")
+        result = JobResult(
+            folder=folder,
+            plan=made,
+            before=found["before"],
+            after=found["after"],
+            speedups=speedups,
+            accuracies=accuracies,
+            fitted=fitted,
+            history=tuple(outcome.history),
+            seed=seed,
+            seconds=stages.seconds + perf_counter() - began,
+            onnx=onnx,
+            notes=tuple(([data.note] if data.note else []) + lines),
+            threads=torch.get_num_threads(),
+            labelled=data.labelled,
+        )
+        write_report(result)
+        stages.finish(result.to_dict())
+        return result
+
+    return student.eval(), processes.first(compare_them)
+
+
+def accuracy(model: nn.Module, data: Loaders, processes: Processes) -> float:
+    """Accuracy in per cent on the images to evaluate on, which the processes share."""
+    assert data.evaluation is not None
+    found = evaluate(
+        model, data.evaluation, num_classes=data.num_classes, rank=processes.rank, world_size=processes.count,
+        reduce=processes.sum,
+    )  # fmt: skip
+    return found.accuracy
 
 
 def write_report(result: JobResult) -> Path:
