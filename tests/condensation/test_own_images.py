@@ -93,7 +93,7 @@ def test_new_layers_learn_faster_than_kept_blocks(net):
     assert now == pytest.approx([0.05, 0.5])
 
 
-@pytest.mark.parametrize(("size", "last"), [(10, False), (64, True)])
+@pytest.mark.parametrize("size, last", [(10, False), (64, True)])
 def test_large_images_are_distilled_in_channels_last(net, size, last):
     x = torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(0))
     seen = []
