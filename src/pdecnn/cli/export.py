@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pdecnn.cli import app
 from pdecnn.cli.models import (
@@ -28,6 +27,7 @@ from pdecnn.cli.models import (
 
 if TYPE_CHECKING:
     import torch
+    from rich.table import Table
     from torch import nn
 
     from pdecnn.deploy.api import ExportReport
@@ -159,13 +159,13 @@ def timings(
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """One line per model, runtime and batch."""
-    out = Table(title=f"Latency, {rows[0]['threads']} thread(s)")
-    out.add_column("model", overflow="fold", min_width=8)
-    faster = ("times faster",) if "speedup" in rows[0] else ()
-    for header in ("runtime", "batch", "p50, ms", "p90, ms", "size, kB", *faster):
-        out.add_column(header, justify="left" if header == "runtime" else "right", no_wrap=True)
+    from pdecnn.shared.tables import make_table, short
+
+    faster = ("times\nfaster",) if "speedup" in rows[0] else ()
+    numbers = ("batch", "p50, ms", "p90, ms", "bytes", *faster)
+    out = make_table(f"Latency, {rows[0]['threads']} thread(s)", ("model", "runtime"), numbers)
     for row in rows:
-        figures = [f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", f"{row['bytes'] / 1024:.0f}"]
+        figures = [f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", short(row["bytes"])]
         figures += [f"{row['speedup']:.2f}"] if faster else []
         out.add_row(row["model"], row["runtime"], str(row["batch"]), *figures)
     return out

@@ -20,6 +20,7 @@ from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
 from pdecnn.deploy.check import ExportError
+from pdecnn.shared.tables import make_table
 from pdecnn.training import Loaders, evaluate, load_checkpoint
 from pdecnn.training.check import check_data
 from pdecnn.training.progress import Reporter
@@ -64,9 +65,7 @@ class JobResult:
 
     def table(self) -> Table:
         """The rows as a table."""
-        table = Table("", title=f"{self.plan.model}, before and after")
-        for header in ("before", "after", "change"):
-            table.add_column(header, justify="right", no_wrap=True)
+        table = make_table(f"{self.plan.model}, before and after", ("",), ("before", "after", "change"))
         for row in self.rows():
             table.add_row(*row)
         return table
