@@ -292,7 +292,7 @@ def test_own_results_are_read(tmp_path):
     table = build_table(1, results=tmp_path)
     assert [(e.accuracy, e.runs, e.epochs) for e in table.entries] == [(91.5, 1, ""), (None, 0, ""), (91.0, 2, "3")]
     text = render(table)
-    for words in ("91.00 e", "e  ours: 3 epochs, 2 seeds", "91.50 c", "c  ours: 1 seed"):
+    for words in ("91.00 f", "f  ours: 3 epochs, 2 seeds", "91.50 c", "c  ours: 1 seed"):
         assert words in text
     sweep = build_table(6, results=tmp_path)  # a run with the default K is no run of the sweep
     assert {e.runs for e in sweep.entries} == {0}
