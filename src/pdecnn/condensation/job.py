@@ -202,7 +202,7 @@ def run_job(
     found, speedups = figures({"before": teacher, "after": student}, example, ends, files)
     say("writing for ONNX Runtime, comparing, timing")
     images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0][:SAMPLES]
-    onnx, lines = deploy(teacher, student, images, folder / "student.onnx")
+    onnx, lines = deploy(teacher, student, images, folder / "student.onnx", metadata=notes)
     result = JobResult(
         folder=folder,
         plan=made,
@@ -232,12 +232,12 @@ def write_report(result: JobResult) -> Path:
 
 
 def deploy(
-    teacher: nn.Module, student: nn.Module, images: Tensor, path: Path
+    teacher: nn.Module, student: nn.Module, images: Tensor, path: Path, *, metadata: Mapping[str, Any] | None = None
 ) -> tuple[OnnxComparison | None, list[str]]:
     """The comparison in ONNX Runtime, and lines that say what is missing from it and why."""
     notes: list[str] = []
     try:
-        return compare_onnx(teacher, student, images, path, say=notes.append), notes
+        return compare_onnx(teacher, student, images, path, say=notes.append, metadata=metadata), notes
     except ImportError as error:  # the extra is not installed
         return None, [f"No ONNX file and no figures of it: {error}"]
     except ExportError as error:
