@@ -21,6 +21,7 @@ from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
 from pdecnn.deploy.check import ExportError
+from pdecnn.shared.tables import make_table
 from pdecnn.shared.trees import part, takes_images
 from pdecnn.training import Loaders, evaluate, load_checkpoint
 from pdecnn.training.check import check_data
@@ -74,9 +75,7 @@ class JobResult:
 
     def table(self) -> Table:
         """The rows as a table."""
-        table = Table("", title=f"{self.plan.model}, before and after")
-        for header in ("before", "after", "change"):
-            table.add_column(header, justify="right", no_wrap=True)
+        table = make_table(f"{self.plan.model}, before and after", ("",), ("before", "after", "change"))
         for row in self.rows():
             table.add_row(*row)
         return table
@@ -234,7 +233,7 @@ def run_job(
         say("writing for ONNX Runtime, comparing, timing")
         images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
         images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
-        onnx, lines = deploy(teacher, student, images, folder / "student.onnx", batches)
+        onnx, lines = deploy(teacher, student, images, folder / "student.onnx", batches, metadata=notes)
         result = JobResult(
             folder=folder,
             plan=made,
@@ -268,12 +267,18 @@ def write_report(result: JobResult) -> Path:
 
 
 def deploy(
-    teacher: nn.Module, student: nn.Module, images: Any, path: Path, batches: Sequence[int] = BATCHES
+    teacher: nn.Module,
+    student: nn.Module,
+    images: Any,
+    path: Path,
+    batches: Sequence[int] = BATCHES,
+    *,
+    metadata: Mapping[str, Any] | None = None,
 ) -> tuple[OnnxComparison | None, list[str]]:
     """The comparison in ONNX Runtime, and lines that say what is missing from it and why."""
     notes: list[str] = []
     try:
-        return compare_onnx(teacher, student, images, path, say=notes.append, batches=batches), notes
+        return compare_onnx(teacher, student, images, path, say=notes.append, batches=batches, metadata=metadata), notes
     except ImportError as error:  # the extra is not installed
         return None, [f"No ONNX file and no figures of it: {error}"]
     except (ExportError, ValueError, TypeError) as error:
