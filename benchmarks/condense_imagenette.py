@@ -110,39 +110,37 @@ def times(folder: Path, teacher: nn.Module, size: int, rounds: int) -> dict[str,
         for name in ("condensed", "null"):
             files = compare_onnx(teacher, nets[name], x, Path(home) / f"{name}.onnx", rounds=rounds, max_seconds=20.0)
             found["onnx_ms"] |= {"teacher": files.before.ms_batch_1, name: files.after.ms_batch_1}
+            found.setdefault("onnx_speedup", {})[name] = files.speedups["batch_1"]  # within the same rounds
             if name == "condensed" and files.fused:
                 found["onnx_fused_ms"][name] = files.fused.ms_batch_1
     return found
 
 
-def table(results: dict[str, Any]) -> Table:
-    """One row per network and what was made of it."""
-    shown = Table(title=f"Imagenette, {results['epochs']} epoch(s), one thread; ms of one image", width=80)
-    shown.add_column("net", overflow="fold")
-    for header in ("", "accuracy, %", "params", "torch", "ONNX", "fused", "job, s"):
-        shown.add_column(header, justify="right", no_wrap=bool(header))
-    for name, net in results["nets"].items():
-        job, bare, ms = (net.get(part) or {} for part in ("job", "null", "times"))
-        ms = ms or job.get("times", {})  # those of the job have no null and may be of fewer pixels
-        seconds = {"condensed": job.get("seconds"), "null": bare.get("seconds")}
-        answers = {
-            "teacher": job.get("accuracies", {}).get("teacher"),
-            "condensed": job.get("accuracies", {}).get("distilled"),
-            "null": bare.get("accuracies", {}).get("distilled"),
-        }
-        sizes = {
-            "teacher": job.get("params", {}).get("before"),
-            "condensed": job.get("params", {}).get("after"),
-            "null": bare.get("params"),
-        }
-        for kind in answers:
-            columns = (ms.get(part, {}).get(kind) for part in ("torch_ms", "onnx_ms", "onnx_fused_ms"))
-            millions = None if sizes[kind] is None else sizes[kind] / 1e6
-            numbers = [_text(answers[kind], ".2f"), _text(millions, ".2f") + ("M" if millions else "")]
-            last = _text(seconds.get(kind), ".0f")
-            shown.add_row(
-                f"{name}, {ms.get('pixels', '')} px", kind, *numbers, *(_text(value, ".2f") for value in columns), last
-            )
+def table(name: str, net: dict[str, Any], epochs: int) -> Table:
+    """One row for the network and for each of what was made of it."""
+    job, bare, ms = (net.get(part) or {} for part in ("job", "null", "times"))
+    ms = ms or job.get("times", {})  # those of the job have no null and may be of fewer pixels
+    title = f"{name}: {epochs} epoch(s) at {net['pixels']} px; ms of one image at {ms.get('pixels', '?')} px"
+    shown = Table("", title=title, width=80)
+    for header in ("accuracy, %", "params", "torch", "ONNX", "fused", "job, s"):
+        shown.add_column(header, justify="right", no_wrap=True)
+    seconds = {"condensed": job.get("seconds"), "null": bare.get("seconds")}
+    answers = {
+        "teacher": job.get("accuracies", {}).get("teacher"),
+        "condensed": job.get("accuracies", {}).get("distilled"),
+        "null": bare.get("accuracies", {}).get("distilled"),
+    }
+    sizes = {
+        "teacher": job.get("params", {}).get("before"),
+        "condensed": job.get("params", {}).get("after"),
+        "null": bare.get("params"),
+    }
+    for kind in answers:
+        columns = (ms.get(part, {}).get(kind) for part in ("torch_ms", "onnx_ms", "onnx_fused_ms"))
+        millions = None if sizes[kind] is None else sizes[kind] / 1e6
+        numbers = [_text(answers[kind], ".2f"), _text(millions, ".2f") + ("M" if millions else "")]
+        last = _text(seconds.get(kind), ".0f")
+        shown.add_row(kind, *numbers, *(_text(value, ".2f") for value in columns), last)
     return shown
 
 
@@ -185,7 +183,8 @@ def run(
             if net[part] is None:
                 net[part] = {**make(), "load": os.getloadavg()[0]}
                 write_atomic(output, json.dumps(results, indent=1) + "\n")
-    Console(width=80).print(table(results))
+    for name, net in results["nets"].items():
+        Console(width=80).print(table(name, net, epochs))
 
 
 if __name__ == "__main__":
