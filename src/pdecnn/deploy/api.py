@@ -29,7 +29,7 @@ from pdecnn.deploy.int8 import calibration_batches
 from pdecnn.deploy.lower import check_inputs
 from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.shared.extras import require
-from pdecnn.shared.files import saving
+from pdecnn.shared.files import saving, sync_folder
 
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
 
@@ -103,7 +103,8 @@ def export(
     inputs = check_inputs(model, example_inputs)
     at = inputs if isinstance(check, bool) else check_inputs(model, check)
     batches = None if int8 is None else calibration_batches(int8, inputs)
-    temporary = _temporary_beside(target)
+    with saving(target):
+        temporary = _temporary_beside(target)
     try:
         write, load = _writers(format, ops, opset, batches)
         with saving(target):
@@ -115,7 +116,9 @@ def export(
             _refuse_if_different(agreement, model, at, target, run_part, int8 is not None)
         size = temporary.stat().st_size
         with saving(target):
+            sync_folder(temporary)  # of a file: its content
             os.replace(temporary, target)
+            sync_folder(target.parent)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
