@@ -167,6 +167,8 @@ Tensor output(Reader& r, OrtKernelContext* context, const Tensor& like) {
 
 Map map_of(const Tensor& t, const Tensor& h) {
   const int64_t C = h.dims[1], H = h.dims[2], W = h.dims[3];
+  for (int64_t size : h.dims)
+    if (size == 0) return {};  // there is nothing, and the product of the other sizes may be too large for a number
   if (t.is_like(h)) return {t.data, C * H * W, H * W, W, 1};
   return {t.data, 0, t.rank == 4 ? 1 : 0, 0, 0};  // broadcast
 }
@@ -210,7 +212,7 @@ struct GlobalLayer {
     expect_shape(r, scale.is(1, C), scale, "(C)");
     expect_shape(r, shift.is(1, C), shift, "(C)");
     const Tensor out = output(r, context, h);
-    if (!r.ok()) return r.error();
+    if (!r.ok() || h.dims[0] == 0) return r.error();
     LayerCall c = call;
     c.N = h.dims[0], c.C = C, c.H = h.dims[2], c.W = h.dims[3], c.K = K, c.maps = maps, c.side = side;
     c.h = map_of(h, h), c.x = map_of(x, h), c.out = map_of(out, h);
@@ -251,7 +253,7 @@ struct AdvectionDiffusion {
     }
     p.N = h.dims[0], p.C = C, p.H = h.dims[2], p.W = h.dims[3], p.K = steps(r, context, 7);
     c.out = map_of(output(r, context, h), h);
-    return answer(r, r.ok() ? run(&c) : kOk);
+    return answer(r, r.ok() && p.N > 0 ? run(&c) : kOk);
   }
 };
 
@@ -289,7 +291,7 @@ ort::CustomOp describe() {
 // Called by ONNX Runtime's `SessionOptions.register_custom_ops_library`.
 PDECNN_EXPORT OrtStatus* ORT_CALL RegisterCustomOps(OrtSessionOptions* options, const ort::ApiBase* base) {
   static const ort::CustomOp ops[] = {describe<GlobalLayer>(), describe<AdvectionDiffusion>()};
-  api = base->GetApi(ort::kApiVersion);
+  [[maybe_unused]] static const auto* once = api = base->GetApi(ort::kApiVersion);  // other sessions may be running
   if (best_kernels().global_layer == nullptr)
     return api->CreateStatus(ort::kFail, "pdecnn: this build has no kernel for this processor");
   OrtCustomOpDomain* domain = nullptr;
