@@ -2,7 +2,8 @@
 
     python killed_jobs.py FOLDER KILLS
 
-Everything is imported once; each attempt is then a process of its own. Prints `{"kills": ..., "jobs": ...}`.
+Everything is imported once; each attempt is then a process of its own. Prints `{"kills": ..., "jobs": ...}` after each
+job.
 """
 
 import json
@@ -64,7 +65,7 @@ def outcome(target: Path) -> tuple[object, ...]:
     return *((target / name).read_bytes() for name in files), result["accuracies"], losses, left
 
 
-def campaign(folder: Path, wanted: int) -> dict[str, int]:
+def campaign(folder: Path, wanted: int) -> None:
     """Kills until there were enough of them."""
     small = load_dataset("fashion-mini").limit(128, 32)
     example.load_dataset = lambda name: small
@@ -83,9 +84,9 @@ def campaign(folder: Path, wanted: int) -> dict[str, int]:
             kills += 1
         assert outcome(target) == expected, target
         jobs += 1
-    return {"kills": kills, "jobs": jobs}
+        print(json.dumps({"kills": kills, "jobs": jobs}), flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]))))
+    campaign(Path(sys.argv[1]), int(sys.argv[2]))
