@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
+
+from pdecnn.shared.trees import named_tensors
 
 
 @contextmanager
@@ -40,7 +43,13 @@ def with_momentum(norms: Sequence[_BatchNorm], momentum: float | None) -> Iterat
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of a model's arguments or of its answer, in order."""
-    return [q for q in tree_leaves(tree) if isinstance(q, Tensor)]
+    return [q for leaf in tree_leaves(tree) for q in _tensors_of(leaf)]
+
+
+def _tensors_of(leaf: Any) -> list[Tensor]:
+    if isinstance(leaf, Tensor):
+        return [leaf]
+    return list(named_tensors(leaf).values()) if is_dataclass(leaf) else []
 
 
 @contextmanager
