@@ -19,6 +19,7 @@ from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
+from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import ExportError
 from pdecnn.shared.tables import make_table
 from pdecnn.training import Loaders, evaluate, load_checkpoint
@@ -62,6 +63,11 @@ class JobResult:
         if self.labelled:
             return rows
         return [("agreement with the teacher, %", *row[1:]) if row[0] == "accuracy, %" else row for row in rows]
+
+    @property
+    def worse(self) -> list[str]:
+        """What did not get better, and why."""
+        return what_got_worse(self.before, self.after, self.plan, self.speedups, self.onnx)
 
     def table(self) -> Table:
         """The rows as a table."""
