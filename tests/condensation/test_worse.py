@@ -41,9 +41,8 @@ def test_it_is_shown_everywhere(report):
         assert ">11,689,512</td>" in html
         assert "layer1.0-1" in html
     assert "<body" not in part  # a notebook keeps its own style
-    assert all(
-        line.startswith(".pdecnn ") for line in part.split("<style>")[1].split("</style>")[0].split("\n") if line
-    )
+    style = part.split("<style>")[1].split("</style>")[0].strip()
+    assert all(line.startswith((".pdecnn ", "@media (max-width: 40rem) { .pdecnn ")) for line in style.split("\n"))
 
 
 def test_nothing_is_said_if_all_got_better(report):

@@ -77,7 +77,9 @@ class OnnxComparison:
 
 
 def in_words(ratio: float) -> str:
-    """`1.5` -> `"1.50 x less"`, `0.5` -> `"2.00 x more"`."""
+    """`1.5` -> `"1.50 x less"`, `0.5` -> `"2.00 x more"`, `1.001` -> `"the same"`."""
+    if f"{ratio:.2f}" == "1.00":
+        return "the same"
     return f"{ratio:.2f} x less" if ratio >= 1 else f"{1 / ratio:.2f} x more"
 
 

@@ -24,6 +24,7 @@ STYLE = """
 .pdecnn .figures { display: flex; flex-wrap: wrap; gap: 1.5rem; }
 .pdecnn figure { margin: 0; flex: 1 1 min(26rem, 100%); min-width: 0; }
 .pdecnn figure svg { width: 100%; height: auto; } .pdecnn figcaption { color: #52606d; font-size: .9rem; }
+@media (max-width: 40rem) { .pdecnn table { font-size: 12px; } .pdecnn td, .pdecnn th { padding-right: .4rem; } }
 .pdecnn code { background: #f1f4f6; padding: 0 .25rem; }
 """
 STEPS = "From the teacher to the student: accuracy at each step."
