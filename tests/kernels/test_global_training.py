@@ -275,7 +275,7 @@ def test_sizes_that_the_kernel_does_not_solve_go_operator_by_operator(monkeypatc
         ({"dt": -1.0}, r"dt must be positive, got dt=-1.0"),
         ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(maps, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
         ({"weight": torch.ones(3, 3, 3, 3)}, r"expected 2 stencils \(u, v\) or 4 .*, got 3"),
-        ({"K": 0}, r"K \(number of time steps\) must be 1 to 10000, got K=0"),
+        ({"K": 0}, r"K \(number of time steps\) must be an int from 1 to 10,000, got K=0"),
         ({"boundary": "open"}, "boundary must be one of 'periodic', .* got 'open'"),
     ],
 )

@@ -264,7 +264,7 @@ def test_repr_shows_what_is_not_default():
         ({"h_prev": "zero"}, "h_prev must be one of 'init', 'input', got 'zero'"),
         ({"flow_sign": 2}, "flow_sign must be one of 1, -1, got 2"),
         ({"boundary": "open"}, "boundary must be one of 'periodic', 'neumann', 'dirichlet', got 'open'"),
-        ({"K": 0}, "K .* at least 1, got K=0"),
+        ({"K": 0}, "K .* must be an int from 1 to 10,000, got K=0"),
         ({"K": 2.0}, "K .* must be an int"),
         ({"dt": 0.0}, "dt must be positive and finite, got dt=0.0"),
         ({"dy": math.inf}, "dy must be positive and finite, got dy=inf"),

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, Steps
 from pdecnn.reference.boundary import Boundary, neighbours
 from pdecnn.reference.depthwise import CONV, extend
@@ -105,22 +106,9 @@ def _scales(dt: float, dx: float, dy: float) -> tuple[float, float, float, float
     return dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2
 
 
-def advection_diffusion(
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-    grid_of: type[Planes] = Planes,
-) -> Tensor:
+def advection_diffusion(*arguments: Any, grid_of: type[Planes] = Planes) -> Tensor:
     """K steps of `functional.advection_diffusion`."""
+    h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary = Problem(*arguments)
     if boundary != "periodic":  # the border makes velocities vary
         u, v, grid_of = u.expand_as(h), v.expand_as(h), Planes
     grid, scales = grid_of(h, boundary), _scales(dt, dx, dy)
@@ -132,17 +120,11 @@ def advection_diffusion(
 
 
 def global_layer(
-    h: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    *options: Any,
-    grid_of: type[Planes] = Planes,
-) -> Tensor:
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
+    residual: bool, output_act: str, *options: Any, grid_of: type[Planes] = Planes,
+) -> Tensor:  # fmt: skip
     """`pdecnn::global_layer`, a whole Global layer, operator by operator."""
-    steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
+    steps = Steps(*options)
     C, pad = h.shape[1], weight.shape[-1] // 2
     grid = (grid_of if steps.boundary == "periodic" else Planes)(h, steps.boundary)
     scales, act = _scales(steps.dt, steps.dx, steps.dy), ACTIVATIONS[steps.coefficient_act]

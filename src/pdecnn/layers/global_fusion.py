@@ -20,7 +20,7 @@ from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
-from pdecnn.reference.advection_diffusion import MAX_STEPS
+from pdecnn.reference.advection_diffusion import MAX_STEPS, check_steps
 
 if TYPE_CHECKING:
     from pdecnn.layers.global_layer import GlobalLayer
@@ -63,7 +63,7 @@ class Arguments(NamedTuple):
 
     def infer(self, h: Tensor, x: Tensor) -> Tensor:
         """The layer's output in evaluation."""
-        return _OPS.global_layer(h, x, *self.fold(), *self.steps, self.residual, self.output_act)  # type: ignore[no-any-return]
+        return _OPS.global_layer(h, x, *self.fold(), self.residual, self.output_act, *self.steps)  # type: ignore[no-any-return]
 
     def train(self, h: Tensor, x: Tensor, act: nn.Module) -> Tensor:
         """The layer's output in training mode, before a residual; the norms count their statistics."""
@@ -196,14 +196,16 @@ class FusedGlobalLayer(nn.Module):
         weight = cast(Tensor, held["weight"]).view(self.weight_shape)
         h, x = (h, x) if h.dtype == x.dtype == weight.dtype else (h.to(weight.dtype), x.to(weight.dtype))
         if K is not None:
-            steps = steps._replace(K=number_of_steps("FusedGlobalLayer", K))
+            check_steps("FusedGlobalLayer", K)
+            steps = steps._replace(K=K)
         parameters = (weight, held["bias"], held["scale"], held["shift"])
-        out: Tensor = _OPS.global_layer.default(h, x, *parameters, *steps, self.residual, self.output_act)
+        out: Tensor = _OPS.global_layer.default(h, x, *parameters, self.residual, self.output_act, *steps)
         return out
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps."""
-        self.steps = self.steps._replace(K=number_of_steps("FusedGlobalLayer", K))
+        check_steps("FusedGlobalLayer", K)
+        self.steps = self.steps._replace(K=K)
 
     def extra_repr(self) -> str:
         """Channels and steps."""
@@ -216,13 +218,6 @@ def fused(layer: "GlobalLayer") -> "FusedGlobalLayer | GlobalLayer":
         return FusedGlobalLayer(layer)
     except ValueError:
         return layer
-
-
-def number_of_steps(name: str, K: Any) -> int:
-    """K, or a ValueError if it is no number of steps."""
-    if isinstance(K, bool) or not isinstance(K, int) or not 1 <= K <= MAX_STEPS:
-        raise ValueError(f"{name}: K (number of time steps) must be an int of at least 1, got K={K!r}.")
-    return K
 
 
 def is_silent(module: nn.Module) -> bool:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from pdecnn import functional
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import make_pair
-from pdecnn.layers.global_fusion import coefficient_pairs, match, norm_act, number_of_steps, stands_for
+from pdecnn.layers.global_fusion import coefficient_pairs, match, norm_act, stands_for
 from pdecnn.reference import subgrids
-from pdecnn.reference.advection_diffusion import Coefficient, trajectory
+from pdecnn.reference.advection_diffusion import Coefficient, check_steps, trajectory
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.courant import AdvectionStability, measure_stability
 
@@ -156,8 +156,9 @@ class GlobalLayer(nn.Module):
     def forward(self, x: Tensor, *context: Tensor, K: int | None = None) -> Tensor:
         """The layer's output; `context` is handed to `init` after `x`. K steps, if given, instead of the layer's."""
         h, x = self.first_guess(x, *context)
-        steps = self.K if K is None else number_of_steps("GlobalLayer", K)
-        fused = match(self, h, x, steps)
+        if K is not None:
+            check_steps("GlobalLayer", K)
+        fused = match(self, h, x, self.K if K is None else K)
         if fused is None:
             given = {} if K is None else {"K": K}
             out = norm_act(self.norm, self.act, self.solve(h, x, self.coefficients(h), **given))
@@ -230,7 +231,8 @@ class GlobalLayer(nn.Module):
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps; no parameter depends on it."""
-        self.K = number_of_steps("GlobalLayer", K)
+        check_steps("GlobalLayer", K)
+        self.K = K
 
     @property
     def spacings(self) -> tuple[float, float]:
