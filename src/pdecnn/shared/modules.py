@@ -1,7 +1,8 @@
 """Modules seen from outside: their mode for a while, listening to their calls, replacing them, norms as affine maps."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -39,8 +40,21 @@ def with_momentum(norms: Sequence[_BatchNorm], momentum: float | None) -> Iterat
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors of a model's arguments or of its answer, in order."""
-    return [q for q in tree_leaves(tree) if isinstance(q, Tensor)]
+    """The tensors of a model's arguments or of its answer, in order; dataclasses and kinds of lists and dicts too.
+
+    Example:
+        >>> len(tensors_in({"maps": [torch.zeros(1), (torch.zeros(2), "a name")], "loss": torch.zeros(())}))
+        3
+    """
+    found: list[Tensor] = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            found += tensors_in([getattr(leaf, field.name) for field in fields(leaf)])
+        elif isinstance(leaf, (Mapping, list, tuple)):  # of a class that torch does not know
+            found += tensors_in(list(leaf.values() if isinstance(leaf, Mapping) else leaf))
+    return found
 
 
 @contextmanager
@@ -123,7 +137,9 @@ def norm_affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     return affine(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps)
 
 
-def affine(weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def affine(
+    weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """`norm_affine` of the parameters and statistics of a norm, in the type of the statistics."""
     scale = torch.rsqrt(var.double() + eps)
     scale = scale if weight is None else scale * weight.double()
