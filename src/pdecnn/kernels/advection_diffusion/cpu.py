@@ -23,10 +23,10 @@ def _map(q: Tensor | None, shape: torch.Size) -> tuple[int, ...]:
 
 def _fields(problem: Problem) -> tuple[int | float, ...]:
     """The fields of `Problem` in `common/abi.h`."""
-    h = problem.h
-    maps = [x for q in problem.tensors for x in _map(q, h.shape)]
-    codes = (problem.K, BOUNDARIES[problem.boundary], is_interleaved(h))
-    return (DTYPES[h.dtype], *h.shape, *codes, problem.dt, problem.dx, problem.dy, *maps)
+    *_, K, dt, dx, dy, boundary = problem
+    h, shape = problem.h, problem.h.shape
+    maps = [x for q in problem.tensors for x in _map(q, shape)]
+    return (DTYPES[h.dtype], *shape, K, BOUNDARIES[boundary], is_interleaved(h), dt, dx, dy, *maps)
 
 
 def register(library: Library) -> None:
