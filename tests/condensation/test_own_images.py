@@ -93,6 +93,16 @@ def test_new_layers_learn_faster_than_kept_blocks(net):
     assert now == pytest.approx([0.05, 0.5])
 
 
+@pytest.mark.parametrize(("size", "last"), [(10, False), (64, True)])
+def test_large_images_are_distilled_in_channels_last(net, size, last):
+    x = torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(0))
+    seen = []
+    small = pdecnn.plan(net.eval(), x[:1]).apply(net)
+    small[0].register_forward_hook(lambda m, args, out: seen.append(args[0].is_contiguous()))
+    pdecnn.distill(small, net, [(x, Y[:4])], epochs=1, reporter=Reporter())
+    assert seen == [not last]
+
+
 def test_a_fit_that_does_not_help_is_undone(net, monkeypatch):
     plan = pdecnn.plan(net.eval(), X[:1])
     student = plan.apply(net).eval()

@@ -35,8 +35,8 @@ def check_model(
     shapes = _shapes(model, [_witness(run) for run in runs], input_shapes)
     for run in runs:
         got = shapes.get(_witness(run), ())
-        if len(got) == 4:
-            got = (got[3], got[1], got[2]) if run.channels_last else got[1:]
+        if len(got) == len(run.shape) + 1:
+            got = (got[-1], *got[1:-1]) if run.channels_last else got[1:]
             if tuple(got) != tuple(run.shape):
                 raise ValueError(
                     f"Plan.apply: the run {run.path} has feature maps of shape {tuple(got)} in this "

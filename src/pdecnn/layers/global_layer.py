@@ -273,14 +273,6 @@ class GlobalLayer(nn.Module):
         return [subgrids.split(q, self.dilation) if split else q for q, split in zip(fields, is_map, strict=True)]
 
 
-def set_steps(model: nn.Module, K: int) -> int:
-    """Sets the number of time steps of every Global layer of `model`; returns how many there are."""
-    layers = [m for m in model.modules() if isinstance(m, GlobalLayer)]
-    for layer in layers:
-        layer.set_steps(K)
-    return len(layers)
-
-
 def _make_source(
     source: str | nn.Module, channels: int, act_layer: LayerFactory, norm_layer: LayerFactory, dd: dict[str, Any]
 ) -> tuple[nn.Module | None, bool]:

@@ -1,14 +1,15 @@
 """Modules seen from outside: their mode for a while, listening to their calls, replacing them, norms as affine maps."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
+
+from pdecnn.shared.trees import named_tensors
 
 
 @contextmanager
@@ -40,21 +41,8 @@ def with_momentum(norms: Sequence[_BatchNorm], momentum: float | None) -> Iterat
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors of a model's arguments or of its answer, in order; dataclasses and kinds of lists and dicts too.
-
-    Example:
-        >>> len(tensors_in({"maps": [torch.zeros(1), (torch.zeros(2), "a name")], "loss": torch.zeros(())}))
-        3
-    """
-    found: list[Tensor] = []
-    for leaf in tree_leaves(tree):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif is_dataclass(leaf) and not isinstance(leaf, type):
-            found += tensors_in([getattr(leaf, field.name) for field in fields(leaf)])
-        elif isinstance(leaf, (Mapping, list, tuple)):  # of a class that torch does not know
-            found += tensors_in(list(leaf.values() if isinstance(leaf, Mapping) else leaf))
-    return found
+    """The tensors of a model's arguments or of its answer, in order; dataclasses and kinds of lists and dicts too."""
+    return [q for leaf in tree_leaves(tree) for q in named_tensors(leaf).values()]
 
 
 @contextmanager
