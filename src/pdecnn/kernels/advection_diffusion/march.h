@@ -1,15 +1,7 @@
 // The order in which rows are computed so that the K steps of a plane need one pass over memory.
-//
-// Level k of row y (the state h^k there) needs level k-1 of rows y-1, y and y+1. So the levels follow each other down the
-// plane like a wave: at time t row t is read, level 1 is computed at row t-1, level 2 at row t-2, ... Only the rows under
-// the wave are held. With a periodic border the first rows need the last ones, hence level k starts at row k and ends,
-// having wrapped around, at row k-1: rows are counted on ("virtual rows" H, H+1, ...), and the first rows are kept.
-// Nothing is computed twice, and two buffers per row suffice: level k overwrites level k-2.
-//
-// Backward, the trajectory is computed again under the wave, all levels kept, and a second wave runs the adjoint behind it.
-// Its level j is the gradient G of h^{K-j}. Level 0, the incoming gradient, is read at row y at time y + K; level j follows
-// at time y + K + j, when all states around row y are there. One time later the sums of rows y-1, y and y+1 are complete
-// and the gradients of the fields are written.
+// README.md tells the order, in "The wave of rows" and "The two waves of the backward pass". Rows are counted on beyond the
+// last one ("virtual rows" H, H+1, ...), for levels wrap around a periodic plane. Level k of the first wave is the state h^k,
+// at row t - k at time t; level j of the second one is the gradient of h^{K-j}, at row t - K - j.
 #pragma once
 
 #include "formulas.h"
@@ -62,7 +54,7 @@ class March {
   March(const Problem& p, const Storage<A>& storage, bool adjoint)
       : p_(p), q_(p), storage_(storage), adjoint_(adjoint), first_state_(adjoint ? kStates : kWeights) {}
 
-  // Runs forward or backward for every group, with one set of kept rows per thread and layout.
+  // Runs `solve` for every group, with one set of kept rows per thread and layout.
   template <class Run>
   Status each_group(const Run& run) const {
     if (p_.N * p_.C == 0) return kOk;
@@ -89,32 +81,26 @@ class March {
     return failed ? kOutOfMemory : status;
   }
 
-  void forward(const Group& g, const RowLayout& l, const Kept<A>& kept, const Map& out) const {
+  void solve(const ForwardCall& call, const Group& g, const RowLayout& l, const Kept<A>& kept) const {
     for (int64_t t = 0; t < p_.H + 2 * p_.K; ++t)
-      advance(t, g, l, kept, [&](int64_t y, const A* h) { storage_.store(h, out, g, l, y); });
+      advance(t, g, l, kept, [&](int64_t y, const A* h) { storage_.store(h, call.out, g, l, y); });
   }
-
-  void backward(const Group& g, const RowLayout& l, const Kept<A>& kept, const BackwardCall& call) const {
+  void solve(const BackwardCall& call, const Group& g, const RowLayout& l, const Kept<A>& kept) const {
     const int64_t H = p_.H, K = p_.K;
-    auto gradient_halos = [&](A* G) {
-      if (q_.periodic()) wrap_halos(G, l);
-      else zero_halos(G, l);
-    };
-    const Gradient* wanted[] = {&call.h, &call.h_prev, &call.u, &call.v, &call.D_x, &call.D_y, &call.f};
-    for (const Gradient* to : wanted) clear(*to, g, l);
+    each_field([&](const Gradient& to) { clear(to, g, l); }, call);
     for (int64_t t = 0; t < H + 4 * K + 2; ++t) {
       advance(t, g, l, kept, [](int64_t, const A*) {});
       if (t >= 2 * K && t < H + 2 * K) {
         const int64_t y = actual_row(t - K, H);
         storage_.load(kept.at(y, kG + K % 2), call.grad_out, g, l, y);
-        gradient_halos(kept.at(y, kG + K % 2));
+        halos(kept.at(y, kG + K % 2), l, 0);
       }
       const int64_t late = t - 2 * K;
       for (int64_t j = max<int64_t>(1, (late - H + 2) / 2); j <= min(K, late / 2); ++j) {
         const int64_t y = actual_row(t - K - j, H);
         if (j == 1) adjoint_row<true>(y, K - j, l, kept);
         else adjoint_row<false>(y, K - j, l, kept);
-        gradient_halos(kept.at(y, kG + (K - j) % 2));
+        halos(kept.at(y, kG + (K - j) % 2), l, 0);
         if (j == K) finish_sums(y, l, kept);
       }
       if (t >= 4 * K + 2) write_gradients(actual_row(t - 2 * K - 1, H), g, l, kept, call);
@@ -138,10 +124,7 @@ class March {
     ym = y > 0 ? kept.at(y - 1, state(k)) : q_.periodic() ? kept.at(p_.H - 1, state(k)) : self;
   }
   // Halos of a row take the opposite border, or the near one times `parity`.
-  void halos(A* row, const RowLayout& l, A parity) const {
-    if (q_.periodic()) wrap_halos(row, l);
-    else mirror_halos(row, l, parity);
-  }
+  void halos(A* row, const RowLayout& l, A parity) const { set_halos(row, l, q_.periodic(), parity); }
 
   // Time t of the first wave; write(y, h) takes the rows of h^K.
   template <class Write>
@@ -209,7 +192,7 @@ class March {
   // adjoint reads c+- from neighbours too, so their halos must hold what is beyond the border.
   void fold(int64_t y, const RowLayout& l, const Weights<A*>& w) const {
     if (q_.periodic()) {
-      if (adjoint_) wrap_halos(w.c_plus, l), wrap_halos(w.c_minus, l);
+      if (adjoint_) halos(w.c_plus, l, 0), halos(w.c_minus, l, 0);
       return;
     }
     const A parity = q_.state_parity();
@@ -225,7 +208,7 @@ class March {
     if (y == 0) edge(w.d_minus, 0, l.W);
     if (y == p_.H - 1) edge(w.d_plus, 0, l.W);
     A* rows[] = {w.a, w.b, w.c_plus, w.c_minus, w.d_plus, w.d_minus, w.s};
-    for (A* row : rows) zero_halos(row, l);
+    for (A* row : rows) halos(row, l, 0);
   }
 
   // One step of the adjoint at one row, from h^{k+1} to h^k: adds to the sums, and turns the gradient of h^{k+2} (none in
@@ -323,7 +306,7 @@ class March {
 
   const Problem& p_;
   const Scheme<A> q_;
-  const Storage<A>& storage_;
+  const Storage<A> storage_;
   const bool adjoint_;
   const int64_t first_state_;
 };

@@ -32,6 +32,12 @@
 
 #define PDECNN_UNROLL _Pragma("GCC unroll 8")
 
+#if defined(__GNUC__)
+#define PDECNN_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PDECNN_PREFETCH(address) (void)(address)
+#endif
+
 #if defined(_MSC_VER)
 #define PDECNN_RESTRICT __restrict
 #define PDECNN_INLINE __forceinline
