@@ -13,8 +13,7 @@ Status solve(const Call& call) {
   if (solver == nullptr || !solver->fits<Call>(p.H, p.K))
     return by_dtype(p.dtype, [&](auto t) {
       using A = arithmetic_t<decltype(t)>;
-      const March<A> march(p, {load_row<decltype(t), A>, store_row<decltype(t), A>}, is_backward<Call>);
-      return march.each_group([&](const Group& g, const RowLayout& l, const Kept<A>& kept) { march.solve(call, g, l, kept); });
+      return March<A>(p, {load_row<decltype(t), A>, store_row<decltype(t), A>}, is_backward<Call>).solve(call);
     });
   if (p.dtype == kBFloat16) return solve_blocks<bfloat16>(call, *solver);
   bool in_rows = true;
@@ -32,10 +31,5 @@ Status advection_diffusion(const ForwardCall& call) { return solve(call); }
 
 }  // namespace PDECNN_NS
 
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_advection_diffusion_forward)(const void* call) {
-  return PDECNN_NS::solve(*static_cast<const PDECNN_NS::ForwardCall*>(call));
-}
-
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_advection_diffusion_backward)(const void* call) {
-  return PDECNN_NS::solve(*static_cast<const PDECNN_NS::BackwardCall*>(call));
-}
+PDECNN_FUNCTION(pdecnn_advection_diffusion_forward, ForwardCall, solve)
+PDECNN_FUNCTION(pdecnn_advection_diffusion_backward, BackwardCall, solve)

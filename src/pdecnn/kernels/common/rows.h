@@ -103,13 +103,12 @@ void store_row(const A* row, const Map& m, const Group& g, const RowLayout& l, i
 template <class A>
 PDECNN_INLINE void set_halos(A* row, const RowLayout& l, bool wrap, A parity) {
   const int64_t lanes = l.lanes, last = (l.W - 1) * lanes, left = wrap ? last : 0, right = wrap ? 0 : last;
-  const A factor = wrap ? A(1) : parity;
+  auto set = [&](A& to, A from) { to = wrap ? from : parity == 0 ? A(0) : parity * from; };
   for (int64_t s = 0; s < l.segments; ++s) {
     A* q = row + l.pixel0(s);
-    for (int64_t c = 0; c < lanes; ++c) {
-      q[c - lanes] = factor == 0 ? A(0) : factor * q[left + c];
-      q[last + lanes + c] = factor == 0 ? A(0) : factor * q[right + c];
-    }
+    if (lanes == 1) set(q[-1], q[left]), set(q[last + 1], q[right]);  // no loop, which the compiler would make long
+    else
+      for (int64_t c = 0; c < lanes; ++c) set(q[c - lanes], q[left + c]), set(q[last + lanes + c], q[right + c]);
   }
 }
 

@@ -47,15 +47,15 @@ Status stencil_gradient(const StencilGradientCall& call) {
   });
 }
 
+Status run(const ForwardCall& call) {
+  return by_dtype(call.problem.dtype, [&](auto t) { return forward<decltype(t)>(call); });
+}
+Status run(const StencilGradientCall& call) {
+  return by_dtype(call.problem.dtype, [&](auto t) { return stencil_gradient<decltype(t)>(call); });
+}
+
 }  // namespace depthwise
 }  // namespace PDECNN_NS
 
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_forward)(const void* call) {
-  const auto& c = *static_cast<const PDECNN_NS::depthwise::ForwardCall*>(call);
-  return PDECNN_NS::by_dtype(c.problem.dtype, [&](auto t) { return PDECNN_NS::depthwise::forward<decltype(t)>(c); });
-}
-
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_depthwise_stencil_gradient)(const void* call) {
-  const auto& c = *static_cast<const PDECNN_NS::depthwise::StencilGradientCall*>(call);
-  return PDECNN_NS::by_dtype(c.problem.dtype, [&](auto t) { return PDECNN_NS::depthwise::stencil_gradient<decltype(t)>(c); });
-}
+PDECNN_FUNCTION(pdecnn_depthwise_forward, depthwise::ForwardCall, depthwise::run)
+PDECNN_FUNCTION(pdecnn_depthwise_stencil_gradient, depthwise::StencilGradientCall, depthwise::run)

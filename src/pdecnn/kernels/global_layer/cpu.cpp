@@ -4,10 +4,6 @@
 #if defined(__GNUC__)
 #include "layer.h"
 
-#define PDECNN_FUNCTION(name, Call, compute)                               \
-  PDECNN_EXPORT int32_t PDECNN_SYMBOL(name)(const void* call) {            \
-    return PDECNN_NS::compute(*static_cast<const PDECNN_NS::Call*>(call)); \
-  }
 PDECNN_FUNCTION(pdecnn_global_layer, LayerCall, global_training::infer)
 PDECNN_FUNCTION(pdecnn_global_training_forward, global_training::ForwardCall, global_training::forward)
 PDECNN_FUNCTION(pdecnn_global_training_backward, global_training::BackwardCall, global_training::backward)

@@ -25,9 +25,9 @@ class PlaneSteps {
   }
   static int64_t planes(const depthwise_norm::Problem& p) { return 2 * p.maps + 2; }
 
-  PlaneSteps(const Layer& layer, const PlaneSolver* solver, int64_t boundary, const Plane& plane, float* scratch)
-      : layer_(layer), p_(layer.problem), solver_(solver), q_(boundary, layer.dt, layer.dx, layer.dy), plane_(plane),
-        scratch_(scratch), constants_{float(layer.D_x), float(layer.D_y)} {}
+  PlaneSteps(const Layer& layer, const PlaneSolver* solver, const Scheme<float>& scheme, const Plane& plane, float* scratch)
+      : layer_(layer), p_(layer.problem), solver_(solver), q_(scheme), plane_(plane), scratch_(scratch),
+        constants_{float(layer.D_x), float(layer.D_y)} {}
 
   float* coefficient(int64_t m) const { return scratch_ + m * PlaneNorms::size(p_); }
   float* gradient(int64_t m) const { return coefficient(p_.maps + m); }
@@ -83,7 +83,7 @@ class PlaneSteps {
   const Layer& layer_;
   const depthwise_norm::Problem& p_;
   const PlaneSolver* solver_;
-  const Scheme<float> q_;
+  const Scheme<float>& q_;
   const Plane& plane_;
   float* scratch_;
   const float constants_[2];
@@ -103,10 +103,11 @@ Status advance(const Layer& layer, const PlaneSolver* solver, int64_t boundary, 
                const Finish& finish) {
   const depthwise_norm::Problem& p = layer.problem;
   const int64_t own = PlaneNorms::numbers(p), numbers = own + PlaneSteps::numbers<PDECNN_NS::ForwardCall>(layer, solver);
+  const Scheme<float> scheme(boundary, layer.dt, layer.dx, layer.dy);
   int32_t failed = 0;
   auto solve = [&](const Plane& plane, float* scratch) {
     const PlaneNorms norms(p, plane, scratch);
-    const PlaneSteps steps(layer, solver, boundary, plane, scratch + own);
+    const PlaneSteps steps(layer, solver, scheme, plane, scratch + own);
     for (int64_t m = 0; m < p.maps; ++m) make(plane, norms, m, steps.coefficient(m));
     if (steps.solve(plane.out[0]) != kOk) failed = 1;
     finish(plane, steps.input());
@@ -131,8 +132,9 @@ inline Status backward(const BackwardCall& call) {
   const depthwise_norm::Problem& p = layer.problem;
   const PlaneSolver* solver = training_solver(layer);
   if (solver == nullptr) return kBadArgument;
+  const Scheme<float> scheme(kPeriodic, layer.dt, layer.dx, layer.dy);
   auto gradients = [&](const Plane& plane, const PlaneNorms& norms, float* scratch, bool all, const float** grad) {
-    const PlaneSteps steps(layer, solver, kPeriodic, plane, scratch);
+    const PlaneSteps steps(layer, solver, scheme, plane, scratch);
     for (int64_t m = 0; m < p.maps; ++m) {
       const float* values = norms.values(m);
       float* to = steps.coefficient(m);

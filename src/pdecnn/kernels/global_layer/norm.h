@@ -26,10 +26,11 @@ class PlaneNorms {
   static int64_t numbers(const Problem& p) { return (p.side > 1 ? (1 + p.maps) * frame_size(p) : 0) + p.maps * size(p); }
 
   PlaneNorms(const Problem& p, const Plane& plane, float* scratch)
-      : p_(p), c_(plane.c), next_(plane.next), n_(p.plane()), h_(plane.in[0]), scratch_(scratch), frame_(frame(0)) {
+      : p_(p), c_(plane.c), next_(plane.next), n_(p.plane()), h_(plane.in[0]), scratch_(scratch),
+        values_(scratch + numbers(p) - p.maps * size(p)), frame_(frame(0)) {
     if (p.side > 1) frame_.fill(h_);
   }
-  float* values(int64_t m) const { return scratch_ + numbers(p_) - (m + 1) * size(p_); }
+  float* values(int64_t m) const { return values_ + m * size(p_); }
 
   // f of the stencil of map m, times `scale`, plus `start`.
   template <class F>
@@ -117,7 +118,7 @@ class PlaneNorms {
   const Problem& p_;
   const int64_t c_, next_, n_;
   const float* h_;
-  float* scratch_;
+  float *scratch_, *values_;
   const Frame<float> frame_;
 };
 
