@@ -58,9 +58,16 @@ def test_accuracy_and_times_are_told(report):
     onnx = OnnxComparison("student.onnx", None, None, None, {"batch_1": 0.8, "fused_batch_1": 1.5})
     lines = what_got_worse(before, after, report.plan, {"batch_1": 0.5, "batch_64": 2.0}, onnx)
     accuracy, torch_time, onnx_time = lines
-    assert accuracy.startswith("accuracy 90.00 -> 89.00 %")
+    assert accuracy.startswith("accuracy, % 90 -> 89:")
     assert torch_time.startswith("time in PyTorch, batch 1, 2.00 x more: the new layers take longer")
     assert onnx_time.startswith("time in ONNX Runtime, portable operators, batch 1, 1.25 x more: each step")
+
+
+def test_a_metric_of_which_less_is_better(report):
+    low, high = SimpleNamespace(accuracy=0.25), SimpleNamespace(accuracy=0.5)
+    options = {"metric": "error", "higher_is_better": False}
+    assert what_got_worse(high, low, report.plan, **options) == []
+    assert what_got_worse(low, high, report.plan, **options)[0].startswith("error 0.25 -> 0.5: ")
 
 
 def test_no_reason_is_made_up_where_there_is_no_global_layer(report):

@@ -26,9 +26,10 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.formulas import KINDS
 from pdecnn.analysis.tracker import Tally, track
-from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.names import is_within
 from pdecnn.shared.tables import make_table, short, to_html
+from pdecnn.shared.trees import arguments
 
 
 @dataclass(frozen=True)
@@ -223,14 +224,14 @@ class CostReport:
         return text
 
 
-def profile(model: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> CostReport:
+def profile(model: nn.Module, example_inputs: Any) -> CostReport:
     """Runs `model(*example_inputs)` once, in eval mode and without gradients, and counts what it costs.
 
     Model and inputs may be on the meta device, where nothing is computed: large networks are counted in no time.
 
     Args:
         model: Any module; its training flags are as before afterwards.
-        example_inputs: The input tensor, or the tuple of arguments.
+        example_inputs: The input tensor, the tuple of arguments, a dict of them by name, or a list of images.
 
     Example:
         >>> report = profile(nn.Conv2d(3, 8, 3, padding=1), torch.zeros(1, 3, 4, 4))
@@ -239,9 +240,11 @@ def profile(model: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> CostR
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"profile: model must be a torch.nn.Module, got {type(model).__name__}.")
-    if not isinstance(example_inputs, (Tensor, tuple)):
-        raise TypeError(f"profile: example_inputs must be a Tensor or a tuple, got {type(example_inputs).__name__}.")
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    if not isinstance(example_inputs, (Tensor, tuple, list, Mapping)):
+        raise TypeError(
+            f"profile: example_inputs must be a Tensor, or a tuple, list or dict, got {type(example_inputs).__name__}."
+        )
+    inputs = arguments(model, example_inputs)
     with eval_mode(model), torch.no_grad():
         tally = track(model, inputs)
     return _report(model, inputs, tally)
@@ -262,7 +265,7 @@ def _report(model: nn.Module, inputs: tuple[Any, ...], tally: Tally) -> CostRepo
         )
     return CostReport(
         model=type(model).__name__,
-        input_shapes=tuple(tuple(x.shape) for x in inputs if isinstance(x, Tensor)),
+        input_shapes=tuple(tuple(x.shape) for x in tensors_in(inputs)),
         modules=tuple(modules.values()),
         peak_bytes=tally.peak_bytes,
         depth=tally.depth,

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
@@ -38,9 +38,11 @@ from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped,
 from pdecnn.condensation.trial import try_runs
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
+from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.names import close_to
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
 from pdecnn.shared.tables import make_table, short, to_html
+from pdecnn.shared.trees import arguments
 
 MAX_PLAN = 16 * MB
 FORMAT = "pdecnn-plan/1"
@@ -184,7 +186,7 @@ def _change(before: int, after: int) -> str:
 
 def plan(
     model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Any,
     *,
     keep: int = 1,
     K: int = 5,
@@ -200,7 +202,8 @@ def plan(
 
     Args:
         model: Any CNN; it is run once and not changed.
-        example_inputs: An input of the right shape, or the tuple of arguments; batch 1 is enough.
+        example_inputs: An input of the right shape; batch 1 is enough. Also the tuple of arguments, a dict of them by
+            name, or a list of images `(C, H, W)` for a detector.
         keep: Blocks that stay in each run, counted from the first.
         K: Time steps of the Global layers.
         init: First guess of the Global layers: `"identity"`, or `"block"`: one more block, with its weights.
@@ -223,7 +226,7 @@ def plan(
         (466906, 83194)
     """
     _check_arguments(model, keep, K, init)
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    inputs = arguments(model, example_inputs)
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)
     done()
@@ -249,7 +252,7 @@ def plan(
     if not runs:
         raise ValueError(_nothing(model, notes, skipped))
     description = dict(base) if base is not None else describe(model)
-    shapes = tuple(tuple(x.shape) for x in inputs if isinstance(x, Tensor))
+    shapes = tuple(tuple(x.shape) for x in tensors_in(inputs))
     result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), total, description)
     return _within(result, model, inputs, budget, progress) if budget else result
 
@@ -267,10 +270,10 @@ def _check_arguments(model: nn.Module, keep: int, K: int, init: str) -> None:
 
 
 def _try_record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    tensors = tensors_in(inputs)
     if not tensors:
         raise TypeError(
-            "plan: example_inputs must be a Tensor or a tuple with one, such as torch.zeros(1, 3, 224, 224)."
+            "plan: example_inputs must be a Tensor, or a tuple, list or dict with one, such as torch.zeros(1, 3, 224, 224)."
         )
     device = next((p.device for p in model.parameters()), tensors[0].device)
     if tensors[0].device != device:

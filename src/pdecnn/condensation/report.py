@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from pdecnn.analysis.cost import CostReport, profile
 from pdecnn.condensation.distill import LR
@@ -22,6 +22,7 @@ from pdecnn.condensation.progress import choose_progress
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.shared.tables import make_table
 from pdecnn.training.batches import as_loaders
+from pdecnn.training.imitation import OwnLoss
 from pdecnn.training.progress import Reporter, choose_reporter
 
 
@@ -128,12 +129,14 @@ def _totals(cost: CostReport) -> dict[str, int]:
 
 def condense(
     model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Any,
     *,
     data: Iterable[Any] | None = None,
     fit: Mapping[str, Any] | None = None,
     train: Any = None,
     val: Any = None,
+    loss: OwnLoss | None = None,
+    metric: Any = None,
     epochs: int = 10,
     lr: float = LR,
     seed: int = 0,
@@ -149,12 +152,14 @@ def condense(
 
     Args:
         model: Any CNN; it is not changed.
-        example_inputs: An input of the right shape, or the tuple of arguments.
+        example_inputs: An input of the right shape; or the arguments as `plan` takes them.
         data: A few batches of real inputs (labels, if any, are not read): each Global layer is then fitted to the
             feature maps of the run it replaces. Without them the layers start untrained.
         fit: Options of `fit_layers`, such as `{"steps": 200}`.
         train: Images to distil on: a DataLoader, a torch Dataset, or an iterable of batches, with labels or without.
         val: The like, to measure accuracy on.
+        loss: Your loss, `loss(answer, y)`, as in `distill`.
+        metric: Your metric, `metric(answer, y)`, as in `distill`: it is in the report in place of accuracy.
         epochs: Passes over `train`.
         lr: Learning rate of the blocks that stay; that of new layers is ten times larger.
         seed: Seed of the new layers, of the order and of the augmentation.
@@ -172,7 +177,14 @@ def condense(
         True
     """
     if train is None:
-        given = {"val": val is not None, "output": output is not None, "resume": resume, "distill": bool(distill)}
+        given = {
+            "val": val is not None,
+            "loss": loss is not None,
+            "metric": metric is not None,
+            "output": output is not None,
+            "resume": resume,
+            "distill": bool(distill),
+        }
         for name in (name for name, is_given in given.items() if is_given):
             raise ValueError(f"condense: {name}= is for the whole job; give the images to distil on as train= too.")
     with nullcontext(None) if quiet else choose_progress() as shown:
@@ -182,14 +194,14 @@ def condense(
             small = made.apply(model)
             fitted = fit_layers(small, model, made, data, **(fit or {})) if data is not None else ()
             return small, Report(made, profile(model, example_inputs), profile(small, example_inputs), tuple(fitted))
-        if not isinstance(example_inputs, Tensor):
-            raise TypeError("condense: with train=, example_inputs must be a Tensor, one input of the model.")
         with nullcontext(output) if output is not None else TemporaryDirectory() as folder:
             small, result = run_job(
                 folder,
                 model,
                 as_loaders(train, val, seed=seed),
                 image=example_inputs,
+                loss=loss,
+                metric=metric,
                 epochs=epochs,
                 lr=lr,
                 seed=seed,

@@ -35,6 +35,8 @@ def what_got_worse(
     plan: Plan,
     speedups: Mapping[str, float] | None = None,
     onnx: OnnxComparison | None = None,
+    metric: str = "accuracy, %",
+    higher_is_better: bool = True,
 ) -> list[str]:
     """The lines, none if all got better; `before` and `after` have the figures of a model as attributes.
 
@@ -52,8 +54,8 @@ def what_got_worse(
             change = "no less" if a == b else in_words(b / a)
             lines.append(f"{words} {short(b)} -> {short(a)}, {change}" + _because(REASONS[name], new))
     b, a = (getattr(figures, "accuracy", None) for figures in (before, after))
-    if b is not None and a is not None and a < b:
-        lines.append(f"accuracy {b:.2f} -> {a:.2f} %: there are fewer weights; more epochs may regain some of it.")
+    if b is not None and a is not None and (a < b if higher_is_better else a > b):
+        lines.append(f"{metric} {b:.4g} -> {a:.4g}: there are fewer weights; more epochs may regain some of it.")
     for key, ratio in (speedups or {}).items():
         if ratio < 1:
             lines.append(f"time in PyTorch, {key.replace('_', ' ')}, {in_words(ratio)}" + _because(SLOWER, new))

@@ -32,7 +32,7 @@ from pdecnn.deploy.metadata import metadata_of, write_metadata
 from pdecnn.deploy.names import Names
 from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.shared.extras import require
-from pdecnn.shared.files import saving
+from pdecnn.shared.files import saving, sync_folder
 
 DYNAMIC = ("batch", "size", "nothing")
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
@@ -119,7 +119,8 @@ def export(
     at = inputs if isinstance(check, bool) else check_inputs(model, check)
     compared = (at, _twice_as_large(model, at)) if dynamic == "size" else (at,)
     batches = None if int8 is None else calibration_batches(int8, inputs)
-    temporary = _temporary_beside(target)
+    with saving(target):
+        temporary = _temporary_beside(target)
     try:
         write, load = _writers(format, ops, opset, batches, dynamic)
         with saving(target):
@@ -134,7 +135,9 @@ def export(
         size = temporary.stat().st_size
         beside = write_beside(target) if ops == "fused" else ()
         with saving(target):
+            sync_folder(temporary)  # of a file: its content
             os.replace(temporary, target)
+            sync_folder(target.parent)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()

@@ -119,8 +119,10 @@ def describe(row: dict[str, Any]) -> str:
         >>> describe({"train_loss": 0.5, "train_accuracy": 81.0, "eval_accuracy": 80.125, "lr": 0.1, "seconds": 3.2})
         'train loss 0.5000, 81.00 %; eval 80.12 %; lr 0.1; 3.2 s'
     """
-    evaluated = "" if row.get("eval_accuracy") is None else f"eval {row['eval_accuracy']:.2f} %; "
-    train = f"train loss {row['train_loss']:.4f}, {row['train_accuracy']:.2f} %; "
+    train = f"train loss {row['train_loss']:.4f}"
+    train += "; " if row["train_accuracy"] is None else f", {row['train_accuracy']:.2f} %; "
+    value, name = row.get("eval_accuracy"), row.get("metric")
+    evaluated = "" if value is None else f"{name} {value:.4g}; " if name else f"eval {value:.2f} %; "
     return f"{train}{evaluated}lr {row['lr']:.3g}; {row['seconds']:.1f} s"
 
 

@@ -96,6 +96,8 @@ def _worse(lines: list[str]) -> str:
 def _accuracy(result: JobResult) -> str:
     if not result.accuracies:
         return ""
+    if result.metric:
+        return f"; {result.metric} {result.accuracies['teacher']:.4g} -> {result.accuracies['distilled']:.4g}"
     if not result.labelled:
         return f"; it answers as the teacher does on {result.accuracies['distilled']:.2f} % of the images"
     return f"; accuracy {result.accuracies['distilled'] - result.accuracies['teacher']:+.2f} points"
