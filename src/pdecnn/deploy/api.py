@@ -25,11 +25,14 @@ from pdecnn.deploy.check import (
     first_difference,
     onnx_runner,
 )
+from pdecnn.deploy.flat import flatten
 from pdecnn.deploy.int8 import calibration_batches
 from pdecnn.deploy.lower import check_inputs
 from pdecnn.deploy.onnx import OPS, to_onnx
+from pdecnn.deploy.sizes import check_other_size
 from pdecnn.shared.extras import require
 from pdecnn.shared.files import saving
+from pdecnn.shared.modules import tensors_in
 
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
 
@@ -66,13 +69,14 @@ class ExportReport:
 def export(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_inputs: Tensor | Sequence[Tensor],
+    example_inputs: Any,
     *,
     format: str = "onnx",
     ops: str = "portable",
     int8: Tensor | Iterable[Tensor | Sequence[Tensor]] | None = None,
     opset: int = 20,
-    check: bool | Tensor | Sequence[Tensor] = True,
+    free_size: bool = False,
+    check: Any = True,
 ) -> ExportReport:
     """Writes `model` for an edge runtime, runs the file and compares.
 
@@ -83,11 +87,14 @@ def export(
         model: Any model of ours, of timm, or built from our layers; it is exported in eval mode and not changed.
         path: Where the file goes.
         example_inputs: One input or all of them, with the sizes to export for. The batch stays free (but in `.pte`).
+            What a model takes or gives as lists, dicts or dataclasses becomes tensors with the names there.
         format: `"onnx"` for ONNX Runtime, `"pte"` for ExecuTorch, `"pt2"` for AOTInductor.
         ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, for sessions made with
             `pdecnn.deploy.session_options()`.
         int8: Batches of training inputs to calibrate 8-bit convolutions with (ONNX alone); None for float.
         opset: Version of the ONNX operators; one that cannot be written is refused.
+        free_size: Whether height and width (or the length of a signal) stay free too, as far as the model allows (ONNX
+            alone); the file is then compared at a second size.
         check: Whether to compare, or the inputs to compare on; the example inputs by default. 8-bit files are compared
             too, but differ by design: read their agreement in the report.
 
@@ -98,21 +105,24 @@ def export(
         ...     pdecnn.export(net, f"{folder}/net.onnx", torch.rand(2, 1, 28, 28)).agreement.top1
         1.0
     """
-    _check_options(format, ops, int8 is not None, opset)
+    _check_options(format, ops, int8 is not None, opset, free_size)
     target = _check_path(path, format)
-    inputs = check_inputs(model, example_inputs)
-    at = inputs if isinstance(check, bool) else check_inputs(model, check)
+    model, names = flatten(model, example_inputs)
+    inputs = check_inputs(model, tensors_in(example_inputs))
+    at = inputs if isinstance(check, bool) else check_inputs(model, tensors_in(check))
     batches = None if int8 is None else calibration_batches(int8, inputs)
     temporary = _temporary_beside(target)
     try:
-        write, load = _writers(format, ops, opset, batches)
+        write, load = _writers(format, ops, opset, batches, free_size, names)
         with saving(target):
             write(model, inputs, temporary)
         agreement = None
         if check is not False:
             agreement = compare(answers(model, at), _run(load, temporary, at))
-            run_part = partial(_run_part, write, load, target.suffix)
+            run_part = partial(_run_part, _writers(format, ops, opset, batches)[0], load, target.suffix)
             _refuse_if_different(agreement, model, at, target, run_part, int8 is not None)
+            if free_size:
+                check_other_size(model, inputs, partial(_run, load, temporary))
         size = temporary.stat().st_size
         with saving(target):
             os.replace(temporary, target)
@@ -135,7 +145,9 @@ Write = Callable[[nn.Module, Sequence[Tensor], Path], None]
 Load = Callable[[Path], Runner]
 
 
-def _writers(format: str, ops: str, opset: int, batches: Any) -> tuple[Write, Load]:
+def _writers(
+    format: str, ops: str, opset: int, batches: Any, free_size: bool = False, names: Any = None
+) -> tuple[Write, Load]:
     if format == "pte":
         from pdecnn.deploy.executorch import load_pte, write_pte
 
@@ -146,7 +158,7 @@ def _writers(format: str, ops: str, opset: int, batches: Any) -> tuple[Write, Lo
         return write_pt2, load_pt2
 
     def write(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
-        proto = to_onnx(model, inputs, ops=ops, opset=opset)
+        proto = to_onnx(model, inputs, ops=ops, opset=opset, names=names, free_size=free_size)
         if batches is None:
             path.write_bytes(proto.SerializeToString())
             return
@@ -220,7 +232,7 @@ def _warn_if_slower(proto: Any, small: Path, inputs: Sequence[Tensor]) -> None:
         )
 
 
-def _check_options(format: str, ops: str, int8: bool, opset: int) -> None:
+def _check_options(format: str, ops: str, int8: bool, opset: int, free_size: bool) -> None:
     if format not in FORMATS:
         raise ValueError(f"export: format must be one of {', '.join(map(repr, FORMATS))}, got {format!r}.")
     if ops not in OPS:
@@ -228,6 +240,8 @@ def _check_options(format: str, ops: str, int8: bool, opset: int) -> None:
     if format != "onnx" and (ops == "fused" or int8):
         what = "ops='fused'" if ops == "fused" else "int8"
         raise ValueError(f"export: {what} is for format='onnx', got format={format!r}.")
+    if free_size and (format != "onnx" or int8):
+        raise ValueError(f"export: free_size=True is for float ONNX files, got format={format!r}, int8={int8}.")
     if ops == "fused" and int8:
         raise ValueError("export: int8 is calibrated on portable operators; use ops='portable'.")
     if isinstance(opset, bool) or not isinstance(opset, int):

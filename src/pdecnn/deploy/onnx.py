@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from pdecnn.deploy import rows
 from pdecnn.deploy.lower import check_inputs, lower, lower_with, trace
+from pdecnn.deploy.portable import TABLE as PLANES
 from pdecnn.deploy.portable import Table, WithTable
+from pdecnn.deploy.sizes import name_sizes
 from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES
 from pdecnn.shared.extras import require
@@ -27,6 +29,7 @@ def to_onnx(
     ops: str = "portable",
     opset: int = 20,
     names: Mapping[str, Sequence[str]] | None = None,
+    free_size: bool = False,
 ) -> Any:
     """An `onnx.ModelProto` that computes `model`, with a free batch, checked by `onnx.checker`.
 
@@ -36,17 +39,19 @@ def to_onnx(
         ops: `"portable"`: ONNX operators alone; `"fused"`: Global layers are nodes of the domain `pdecnn`, which
             `pdecnn.deploy.session_options()` knows.
         opset: Version of the ONNX operators.
-        names: `{"inputs": [...], "outputs": [...]}`; `input`, `logits` and numbered ones by default.
+        names: `{"inputs": [...], "outputs": [...]}`, or one of them; `input`, `logits` and numbered ones by default.
+        free_size: Whether all sizes of the inputs but their channels stay free.
     """
     onnx = require("onnx", "export")
     require("onnxscript", "export")
     if ops == "fused":
-        lowered: nn.Module = WithTable(lower(model, inputs, keep=FUSED), NODES)
+        lowered: nn.Module = WithTable(lower(model, inputs, keep=FUSED, free_size=free_size), NODES)
     else:
-        lowered = lower_with(rows.TABLE, model, check_inputs(model, inputs))
-    program = trace(lowered, inputs)
+        table = PLANES if free_size else rows.TABLE  # rows are as long as the example's
+        lowered = lower_with(table, model, check_inputs(model, inputs), free_size=free_size)
+    program = trace(lowered, inputs, free_size=free_size)
     outputs = len(program.graph_signature.output_specs)
-    names = names or {"inputs": _numbered("input", len(inputs)), "outputs": _numbered("logits", outputs)}
+    names = {"inputs": _numbered("input", len(inputs)), "outputs": _numbered("logits", outputs), **(names or {})}
     noise = io.StringIO()  # the exporter reports its progress, which is not ours to print
     try:
         with redirect_stdout(noise), redirect_stderr(noise), torch.no_grad():
@@ -67,6 +72,8 @@ def to_onnx(
     if written != opset:  # the exporter says so in a log line alone
         raise ValueError(f"export: opset {opset} cannot be written for this model, only {written}.")
     clean(proto)
+    if free_size:
+        name_sizes(proto)
     onnx.checker.check_model(proto, full_check=ops == "portable")
     return proto
 

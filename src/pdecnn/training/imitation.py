@@ -112,8 +112,8 @@ class Imitation:
             raise ValueError("distill: loss= is given the labels y, but the batches have none; give batches (x, y).")
         if self.detects and not has_labels(y) and not (self.recipe.feature_weight and self.recipe.features):
             raise ValueError(
-                f"distill: {type(self.teacher).__name__} can only learn from targets or from feature maps; give batches "
-                '(images, targets) or features=["backbone"].'
+                f"distill: {type(self.teacher).__name__} can only learn from targets or from feature maps; give "
+                'batches (images, targets) or features=["backbone"].'
             )
 
     @torch.no_grad()
