@@ -1,16 +1,19 @@
 """Any task: networks that give maps, pyramids, dicts or boxes are planned, fitted, distilled, saved and exported."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from task_networks import MAKERS, inputs, make
+from task_networks import MAKERS, Signals, inputs, make
 from torch import nn
 from torch.nn import functional
 
 import pdecnn
+from pdecnn.condensation.compare import Figures
+from pdecnn.condensation.job import JobResult
 from pdecnn.deploy.api import session
 from pdecnn.layers import GlobalLayer1d, GlobalLayer3d
 from pdecnn.shared.modules import tensors_in
@@ -18,8 +21,6 @@ from pdecnn.shared.trees import arguments, named_tensors
 from pdecnn.training.imitation import Imitation, relative
 from pdecnn.training.progress import Reporter
 from pdecnn.training.recipe import DistillRecipe
-
-ANSWERS = {"signal", "volume", "unet", "deeplab", "fcn", "features", "two"}  # the detector's depend on its proposals
 
 
 def boxes(n: int) -> list[dict[str, torch.Tensor]]:
@@ -58,6 +59,8 @@ def test_signals_and_volumes_get_layers_of_their_dimension():
         student = plan.apply(make(name))
         assert isinstance(student.get_submodule("1.2"), kind)
         assert pdecnn.Plan.from_dict(plan.to_dict()) == plan
+        with pytest.raises(ValueError, match="convolutions, 1 has none"):
+            plan.apply(Signals(2))
         with pytest.raises(ValueError, match="-D maps has no option 'upwind'"):
             pdecnn.plan(make(name), inputs(name), options={"upwind": True}).apply(make(name))
 
@@ -230,3 +233,45 @@ def test_what_cannot_be_learnt_is_said_before_anything_is_trained():
     with pytest.raises(ValueError, match=r"the teacher's answer 'aux' has shape .* the student has only 'out'"):
         relative({"out": torch.zeros(1, 2)}, {"out": torch.zeros(1, 2), "aux": torch.zeros(2)})
     assert list(named_tensors((torch.zeros(1), [torch.zeros(1)]))) == ["0", "1.0"]
+
+
+def figures(value: float) -> Figures:
+    return Figures(value, 10, 10, 10, 10, 2, 1.0, None, 10, 10)
+
+
+def test_the_metric_is_in_the_table_in_place_of_accuracy():
+    plan = pdecnn.plan(make("signal"), inputs("signal"))
+    both = figures(0.25), figures(0.5)
+    result = JobResult(
+        Path(), plan, *both, {"batch_1": 1.5}, {}, (), (), 0, 1.0, metric="error", higher_is_better=False
+    )
+    assert result.rows()[0] == ("error (less is better)", "0.25", "0.5", "+0.25")
+    assert "latency, batch 64, ms" not in [row[0] for row in result.rows()]
+    assert JobResult.from_dict(json.loads(json.dumps(result.to_dict())), Path()).rows() == result.rows()
+
+
+@pytest.mark.slow
+def test_the_whole_job_of_a_network_that_is_no_classifier(tmp_path):
+    teacher, x, y = make("unet"), inputs("unet"), torch.randint(0, 3, (6, 16, 24))
+
+    def pixel_accuracy(answer, labels):
+        return (answer.argmax(1) == labels).float().mean()
+
+    small, report = pdecnn.condense(
+        teacher, x[:1], train=[(x, y)], val=[(x, y)], loss=functional.cross_entropy, metric=pixel_accuracy, epochs=1,
+        K=2, fit={"steps": 2}, output=tmp_path / "job", quiet=True,
+    )  # fmt: skip
+    assert set(report.accuracies) == {"teacher", "new layers untrained", "fitted, no labels", "distilled"}
+    assert report.accuracies["teacher"] == pytest.approx(pixel_accuracy(teacher(x), y).item())
+    assert report.job.rows()[0][0] == "pixel accuracy"
+    assert "pixel accuracy" in (tmp_path / "job/report.html").read_text()
+    assert (tmp_path / "job/student.onnx").is_file()
+    again = pdecnn.load(tmp_path / "job", factory=MAKERS["unet"])
+    torch.testing.assert_close(again(x), small(x))
+
+
+def test_a_condensed_network_can_be_traced():
+    teacher, x = make("unet"), inputs("unet")
+    small = pdecnn.plan(teacher, x, K=2).apply(teacher).eval()
+    traced = torch.jit.trace(small, x)
+    torch.testing.assert_close(traced(2 * x), small(2 * x), rtol=1e-4, atol=1e-5)
