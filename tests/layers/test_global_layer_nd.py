@@ -65,7 +65,7 @@ def test_steps_are_set_in_every_dimension():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"K": 0}, "K .* at least 1"),
+        ({"K": 0}, "K .* must be an int from 1 to 10,000"),
         ({"dt": -1.0}, "dt must be positive"),
         ({"kernel_size": 2}, "kernel_size must be odd"),
         ({"source": "residual"}, "source must be one of 'identity', 'none'"),

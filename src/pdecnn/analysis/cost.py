@@ -15,6 +15,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pdecnn.analysis.formulas import KINDS
 from pdecnn.analysis.tracker import Tally, track
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.names import is_within
+from pdecnn.shared.tables import make_table, short, to_html
 from pdecnn.shared.trees import arguments
 
 
@@ -179,11 +181,9 @@ class CostReport:
 
     def table(self, depth: int = 2) -> Table:
         """The tree of modules down to `depth`, each row with all that is inside it."""
-        table = Table(title=f"{self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
-        table.add_column("module")
-        table.add_column("type")
-        for header in ("params", "MACs exact", "MACs conv+fc", "MACs thop", "activations, bytes"):
-            table.add_column(header, justify="right")
+        shapes = ", ".join("x".join(map(str, s)) for s in self.input_shapes)
+        counts = ("params", "MACs\nexact", "MACs\nconv+fc", "MACs\nthop", "bytes of\nactivations")
+        table = make_table(f"{self.model} on {shapes}", ("module", "type"), counts)
         for m in self.modules:
             level = m.name.count(".") + 1 if m.name else 0
             total = self.subtree(m.name)
@@ -191,7 +191,7 @@ class CostReport:
                 continue
             numbers = (total.params, total.exact, total.conv_fc, total.thop, total.activation_bytes)
             label = m.name.rpartition(".")[2] or "(all)"
-            table.add_row("  " * level + label, m.type, *(f"{n:,}" for n in numbers))
+            table.add_row("  " * level + label, m.type, *map(short, numbers))
         return table
 
     def summary(self) -> str:
@@ -213,6 +213,9 @@ class CostReport:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
         yield self.summary()
+
+    def _repr_html_(self) -> str:
+        return f"{to_html(self.table())}<pre>{escape(self.summary())}</pre>"
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)

@@ -1,13 +1,12 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from pdecnn.analysis.cost import profile
@@ -109,23 +108,6 @@ def serve(model: nn.Module, x: Any) -> nn.Module:
     from pdecnn.deploy.optimize import optimize_for_inference
 
     return optimize_for_inference(model, x)
-
-
-def comparison_table(
-    before: Figures,
-    after: Figures,
-    speedups: Mapping[str, float],
-    title: str,
-    more: Iterable[tuple[str, str, str, str]] = (),
-) -> Table:
-    """The table of both models with their ratios, and `more` rows of the same kind."""
-    table = Table(title=title)
-    table.add_column("")
-    for header in ("before", "after", "change"):
-        table.add_column(header, justify="right")
-    for row in (*comparison_rows(before, after, speedups), *more):
-        table.add_row(*row)
-    return table
 
 
 def comparison_rows(before: Figures, after: Figures, speedups: Mapping[str, float]) -> list[tuple[str, str, str, str]]:

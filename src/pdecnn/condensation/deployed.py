@@ -1,7 +1,7 @@
 """Both models in ONNX Runtime, one thread: latency, size, and whether the files compute what the models do."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -93,6 +93,7 @@ def compare_onnx(
     max_seconds: float = 2.0,
     say: Callable[[str], None] | None = None,
     batches: Sequence[int] = BATCHES,
+    metadata: Mapping[str, Any] | None = None,
 ) -> OnnxComparison:
     """Exports both models, runs the files on `images`, and times them side by side; `path` keeps that of `after`.
 
@@ -104,6 +105,7 @@ def compare_onnx(
         rounds: Samples of each latency.
         max_seconds: Limit for the timing of each batch size.
         say: Called with a line if the fused operators cannot be tried.
+        metadata: What the files say of themselves, as in `export`.
 
     Without the extra `export` this is an ImportError that names it; if a file does not compute what its model does, an
     `ExportError` says where they part.
@@ -120,7 +122,7 @@ def compare_onnx(
         reports = {}
         for name, (model, ops, file) in list(wanted.items()):
             try:
-                reports[name] = export(model.eval(), file, images, ops=ops)
+                reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata)
             except ExportError as error:
                 if name != "fused":
                     raise

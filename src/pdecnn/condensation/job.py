@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -20,10 +21,12 @@ from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
 from pdecnn.deploy.check import ExportError
+from pdecnn.shared.tables import make_table
 from pdecnn.shared.trees import part, takes_images
 from pdecnn.training import Loaders, evaluate, load_checkpoint
 from pdecnn.training.check import check_data
 from pdecnn.training.imitation import OwnLoss
+from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
@@ -72,9 +75,7 @@ class JobResult:
 
     def table(self) -> Table:
         """The rows as a table."""
-        table = Table("", title=f"{self.plan.model}, before and after")
-        for header in ("before", "after", "change"):
-            table.add_column(header, justify="right", no_wrap=True)
+        table = make_table(f"{self.plan.model}, before and after", ("",), ("before", "after", "change"))
         for row in self.rows():
             table.add_row(*row)
         return table
@@ -124,7 +125,8 @@ def run_job(
 ) -> tuple[nn.Module, JobResult]:
     """Condenses a model and recovers what it lost; returns the student, and everything is written to `folder`.
 
-    Killed at any moment, it goes on with `resume=True` and gives the same bits.
+    Killed at any moment, it goes on with `resume=True` and gives the same bits. Under `torchrun` or `accelerate launch`
+    every process calls this: the first plans, fits and writes, and all share evaluation and distillation.
 
     Args:
         folder: Gets plan.json, the checkpoints `teacher` and `student`, result.json, report.html and, with the extra
@@ -147,9 +149,13 @@ def run_job(
         progress: Shows the planning, as in `plan`.
         reporter: Makes what shows the progress of the training.
     """
-    began, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
+    began, processes = perf_counter(), Processes()
+    folder = processes.first(lambda: Path(folder).absolute() if processes.count > 1 else Path(folder))
+    say = say if say is not None and processes.is_first else (lambda text: None)
+    processes.share(teacher)  # the weights of a network of the user's own may be drawn at random
     further = dict(distill_options or {})
-    aims = {"loss": loss, "metric": metric, **{k: further[k] for k in ("distance", "features") if k in further}}
+    aims: dict[str, Any] = {k: further[k] for k in ("distance", "features") if k in further}
+    aims |= {"loss": loss, "metric": metric}
     own = imitation(teacher.eval(), data, **aims)
     data = known_to(teacher, check_data(teacher, data)) if own is None else data
     options, fitting = dict(plan_options or {}), dict(fit_options or {})
@@ -160,33 +166,35 @@ def run_job(
         "fit": {key: str(value) for key, value in fitting.items()},
         "distill": {key: getattr(value, "__qualname__", str(value)) for key, value in {**further, **aims}.items()},
     }  # fmt: skip
-    stages = Stages(folder, settings, resume=resume, arguments=arguments)
+    stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
     accuracies: dict[str, float] = {}
 
     def measured(stage: str, model: nn.Module) -> None:
         if data.evaluation is not None:
-            evaluation = data.evaluation
-            judge = evaluate if own is None else own.evaluate
-            accuracies[stage] = stages.value(stage, lambda: judge(model, evaluation).accuracy)
+            judge: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
+            shared = {"rank": processes.rank, "world_size": processes.count, "reduce": processes.sum}
+            accuracies[stage] = stages.value(stage, lambda: judge(model, data.evaluation, **shared).accuracy)
 
     notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input}
     measured("teacher", teacher)
-    if not (folder / "teacher" / "config.json").is_file() or not resume:
-        save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
     example = torch.zeros(1, *data.input["shape"]) if image is None else image
     example = part(example, slice(1), takes_images(teacher, example))
 
-    if resume and (folder / "plan.json").is_file():
-        made = Plan.load(folder / "plan.json")
-    else:
-        made = plan(teacher, example, **options, progress=progress)
-        made.save(folder / "plan.json")
+    def plan_it() -> dict[str, Any]:
+        if not (folder / "teacher" / "config.json").is_file() or not resume:
+            save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
+        if not (resume and (folder / "plan.json").is_file()):
+            plan(teacher, example, **options, progress=progress).save(folder / "plan.json")
+        return Plan.load(folder / "plan.json").to_dict()
+
+    made = Plan.from_dict(processes.first(plan_it))
     seed_everything(seed, "condense")
     student = made.apply(teacher)
     if stages.finished:
         say(f"the job in {folder} is finished")
         stages.tidy()
-        load_checkpoint(folder / "student", model=student)
+        processes.first(lambda: load_checkpoint(folder / "student", model=student) and None)
+        processes.share(student)
         return student, JobResult.from_dict(stages.result(), folder)
     measured("new layers untrained", student)
 
@@ -206,45 +214,49 @@ def run_job(
     outcome = distill(
         student, teacher, data, loss=loss, metric=metric, epochs=epochs, seed=seed, lr=lr, new=new,
         recipe={"evaluate_every": 1, **further.pop("recipe", {})},
-        run_dir=folder / DISTILLATION, resume=(folder / DISTILLATION).is_dir(), reporter=reporter(),
+        run_dir=folder / DISTILLATION, resume=processes.first((folder / DISTILLATION).is_dir), reporter=reporter(),
         **further,
     )  # fmt: skip
     if outcome.status == "stopped":
         stages.add_seconds(perf_counter() - began)
         raise StoppedError(f"stopped at step {outcome.step} of distilling; all that was done is in {folder}")
+    processes.share(student)
     measured("distilled", student)
 
-    say("counting, timing, writing")
-    ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
-    save(student, folder / "student", **notes, accuracy=ends["after"])
-    files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
-    batches = BATCHES if own is None else BATCHES[:1]
-    found, speedups = figures({"before": teacher, "after": student}, example, ends, files, batches=batches)
-    say("writing for ONNX Runtime, comparing, timing")
-    images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
-    images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
-    onnx, lines = deploy(teacher, student, images, folder / "student.onnx", batches)
-    result = JobResult(
-        folder=folder,
-        plan=made,
-        before=found["before"],
-        after=found["after"],
-        speedups=speedups,
-        accuracies=accuracies,
-        fitted=fitted,
-        history=tuple(outcome.history),
-        seed=seed,
-        seconds=stages.seconds + perf_counter() - began,
-        onnx=onnx,
-        notes=tuple(([data.note] if data.note else []) + lines),
-        threads=torch.get_num_threads(),
-        labelled=data.labelled,
-        metric=own.metric_name if own else "",
-        higher_is_better=own is None or own.higher_is_better,
-    )
-    write_report(result)
-    stages.finish(result.to_dict())
-    return student.eval(), result
+    def compare_them() -> JobResult:
+        say("counting, timing, writing")
+        ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
+        save(student, folder / "student", **notes, accuracy=ends["after"])
+        files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
+        batches = BATCHES if own is None else BATCHES[:1]
+        found, speedups = figures({"before": teacher, "after": student}, example, ends, files, batches=batches)
+        say("writing for ONNX Runtime, comparing, timing")
+        images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
+        images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
+        onnx, lines = deploy(teacher, student, images, folder / "student.onnx", batches, metadata=notes)
+        result = JobResult(
+            folder=folder,
+            plan=made,
+            before=found["before"],
+            after=found["after"],
+            speedups=speedups,
+            accuracies=accuracies,
+            fitted=fitted,
+            history=tuple(outcome.history),
+            seed=seed,
+            seconds=stages.seconds + perf_counter() - began,
+            onnx=onnx,
+            notes=tuple(([data.note] if data.note else []) + lines),
+            threads=torch.get_num_threads(),
+            labelled=data.labelled,
+            metric=own.metric_name if own else "",
+            higher_is_better=own is None or own.higher_is_better,
+        )
+        write_report(result)
+        stages.finish(result.to_dict())
+        return result
+
+    return student.eval(), processes.first(compare_them)
 
 
 def write_report(result: JobResult) -> Path:
@@ -255,12 +267,18 @@ def write_report(result: JobResult) -> Path:
 
 
 def deploy(
-    teacher: nn.Module, student: nn.Module, images: Any, path: Path, batches: Sequence[int] = BATCHES
+    teacher: nn.Module,
+    student: nn.Module,
+    images: Any,
+    path: Path,
+    batches: Sequence[int] = BATCHES,
+    *,
+    metadata: Mapping[str, Any] | None = None,
 ) -> tuple[OnnxComparison | None, list[str]]:
     """The comparison in ONNX Runtime, and lines that say what is missing from it and why."""
     notes: list[str] = []
     try:
-        return compare_onnx(teacher, student, images, path, say=notes.append, batches=batches), notes
+        return compare_onnx(teacher, student, images, path, say=notes.append, batches=batches, metadata=metadata), notes
     except ImportError as error:  # the extra is not installed
         return None, [f"No ONNX file and no figures of it: {error}"]
     except (ExportError, ValueError, TypeError) as error:

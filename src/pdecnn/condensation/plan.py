@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape as escape_html
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.names import close_to
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
+from pdecnn.shared.tables import make_table, short, to_html
 from pdecnn.shared.trees import arguments
 
 MAX_PLAN = 16 * MB
@@ -140,11 +142,10 @@ class Plan:
 
     def table(self) -> Table:
         """One row per run."""
-        table = Table(title=f"Plan for {self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
-        for header in ("run", "block", "shape", "blocks"):
-            table.add_column(header, overflow="fold", no_wrap=header == "run", min_width=4)
-        for header in ("params", "MACs"):
-            table.add_column(header, justify="right", no_wrap=True)
+        shapes = ", ".join("x".join(map(str, s)) for s in self.input_shapes)
+        table = make_table(
+            f"Plan for {self.model} on {shapes}", ("run", "block", "shape", "blocks"), ("params", "MACs")
+        )
         for run in self.runs:
             b, a = run.before, run.after
             shape = "x".join(map(str, run.shape))
@@ -159,6 +160,10 @@ class Plan:
         if self.skipped:
             yield f"Left alone ({len(self.skipped)}):"
             yield escape("\n".join(f"  {s.path}: {s.reason}" for s in self.skipped))
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape_html(s.path)}: {escape_html(s.reason)}</li>" for s in self.skipped)
+        return to_html(self.table()) + (f"<p>Left alone:</p><ul>{lines}</ul>" if lines else "")
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
@@ -177,20 +182,6 @@ def _becomes(run: Run) -> str:
 
 def _change(before: int, after: int) -> str:
     return f"{short(before)} -> {short(after)}" if before != after else short(before)
-
-
-def short(n: float) -> str:
-    """A count in at most five characters.
-
-    Example:
-        >>> short(950), short(22_386), short(13_202_880)
-        ('950', '22.4k', '13.2M')
-    """
-    for unit in ("", "k", "M", "G", "T"):
-        if n < 999.5 or unit == "T":
-            return f"{n:.0f}" if not unit else f"{n:.3g}{unit}"
-        n /= 1000
-    raise AssertionError("unreachable")
 
 
 def plan(

@@ -20,6 +20,7 @@ from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.job import JobResult, run_job
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import choose_progress
+from pdecnn.shared.tables import make_table
 from pdecnn.training.batches import as_loaders
 from pdecnn.training.imitation import OwnLoss
 from pdecnn.training.progress import Reporter, choose_reporter
@@ -75,10 +76,7 @@ class Report:
 
     def table(self) -> Table:
         """Before and after, row by row."""
-        table = Table(title=f"{self.plan.model}, condensed")
-        table.add_column("")
-        for header in ("before", "after", "times fewer"):
-            table.add_column(header, justify="right")
+        table = make_table(f"{self.plan.model}, condensed", ("",), ("before", "after", "times fewer"))
         names = {
             "params": "parameters",
             "exact": "MACs, exact",

@@ -1,9 +1,13 @@
 """Models as a runtime knows them: tensors in, tensors out, each with a name."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from pdecnn.deploy.names import output_names
 from pdecnn.shared.modules import eval_mode
 from pdecnn.shared.trees import arguments, map_tensors, named_tensors
 
@@ -46,28 +50,25 @@ def _filled(tree: Any, tensors: tuple[Tensor, ...]) -> Any:
 
 
 def flatten(model: nn.Module, x: Any) -> tuple[nn.Module, dict[str, list[str]]]:
-    """The model as it is, or as `Flat` where it takes or gives more than tensors; and the names that are known.
+    """The model as it is and no names, or where torch cannot trace what it takes or gives, `Flat` and its names.
 
     Example:
-        >>> class Two(nn.Module):
-        ...     def forward(self, x):
-        ...         return {"mask": x, "edge": 2 * x}
-        >>> flatten(Two(), torch.zeros(1))[1]
-        {'outputs': ['mask', 'edge']}
+        >>> class Both(nn.Module):
+        ...     def forward(self, image, depth):
+        ...         return {"mask": image + depth}
+        >>> flatten(Both(), {"image": torch.zeros(1), "depth": torch.ones(1)})[1]
+        {'inputs': ['image', 'depth'], 'outputs': ['mask']}
     """
-    plain = isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and all(isinstance(q, Tensor) for q in x))
-    with eval_mode(model):
-        try:
-            answer = model(*arguments(model, map_tensors(x, Tensor.clone)))
-        except Exception:  # `check_inputs` says what is wrong
-            return model, {}
-    names = {"inputs": [_name(n, "input") for n in named_tensors(x)]} if isinstance(x, dict) else {}
-    if not isinstance(answer, Tensor) and named_tensors(answer):
-        names["outputs"] = [_name(n, "output") for n in named_tensors(answer)]
-    spread = plain and len(arguments(model, x)) == (1 if isinstance(x, Tensor) else len(x))
-    tensors = isinstance(answer, Tensor) or (type(answer) is tuple and all(isinstance(q, Tensor) for q in answer))
-    return (model if spread and tensors else Flat(model, x)), names
-
-
-def _name(name: str, stem: str) -> str:
-    return f"{stem}_{name}" if name[:1].isdigit() else name
+    try:
+        given = arguments(model, map_tensors(x, Tensor.clone))
+        with eval_mode(model), torch.no_grad():
+            answer = model(*given)
+    except Exception:  # `check_inputs` says what is wrong
+        return model, {}
+    several = not isinstance(x, Mapping) and all(isinstance(q, Tensor) for q in given)
+    if several and len(tree_leaves(answer)) == len(tree_leaves(list(named_tensors(answer).values()))):
+        return model, {}
+    outputs = output_names(answer if isinstance(answer, Tensor) else named_tensors(answer))
+    if isinstance(x, Mapping):
+        return Flat(model, x), {"inputs": list(named_tensors(x)), "outputs": outputs}
+    return Flat(model, x), {"outputs": outputs}

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from pdecnn import functional
 from pdecnn.layers.blocks import LayerFactory
-from pdecnn.layers.global_fusion import number_of_steps
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.reference.advection_diffusion import AXIS_NAMES
+from pdecnn.reference.advection_diffusion import AXIS_NAMES, check_steps
 from pdecnn.reference.boundary import Boundary
 
 SOURCES = ("identity", "none")
@@ -146,7 +145,8 @@ class GlobalLayer1d(nn.Module):
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps; no parameter depends on it."""
-        self.K = number_of_steps(type(self).__name__, K)
+        check_steps(type(self).__name__, K)
+        self.K = K
 
     def extra_repr(self) -> str:
         """Channels, K and dt, then what differs from the defaults."""

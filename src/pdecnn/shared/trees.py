@@ -66,9 +66,11 @@ def count(x: Any, images: bool = False) -> int:
     return next((len(q) for q in named_tensors(x).values() if q.ndim), 1)
 
 
-def part(x: Any, which: slice, images: bool = False) -> Any:
+def part(x: Any, which: slice | list[int], images: bool = False) -> Any:
     """Some samples of a batch."""
-    return x[which] if images else map_tensors(x, lambda q: q[which] if q.ndim else q)
+    if images:
+        return x[which] if isinstance(which, slice) else [x[i] for i in which]
+    return map_tensors(x, lambda q: q[which] if q.ndim else q)
 
 
 def sized(x: Any, n: int, images: bool = False) -> Any:

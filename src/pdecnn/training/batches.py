@@ -15,7 +15,8 @@ from pdecnn.shared.trees import count, is_images, named_tensors, part
 from pdecnn.training.data import Batch, Dataset
 from pdecnn.training.folders import UNKNOWN
 from pdecnn.training.loaders import Loaders
-from pdecnn.training.own import in_memory, of_datasets, process
+from pdecnn.training.own import in_memory, of_datasets
+from pdecnn.training.processes import process
 from pdecnn.training.seeding import seed_everything
 
 KEYS = ("image", "images", "pixel_values", "x", "input"), ("label", "labels", "y", "target")
@@ -128,8 +129,22 @@ class EpochBatches:
         rank, world_size = process()
         seed_everything(self.seed, "epoch", epoch)
         for x, y in map(as_batch, islice(self.source, start, None)):
-            mine, images = slice(rank, None, world_size), is_images(x)
+            images = is_images(x)
+            mine = share_of(count(x, images), rank, world_size)
             yield part(x, mine, images), part(y, mine, images and isinstance(y, (list, tuple)))
+
+
+def share_of(n: int, rank: int, world_size: int) -> slice | list[int]:
+    """The rows of a batch that a process takes: every `world_size`-th, equally many in all, so that some rows are
+    taken twice if they do not divide.
+
+    Example:
+        >>> share_of(5, 1, 2)
+        [1, 3, 0]
+    """
+    if n % world_size == 0:
+        return slice(rank, None, world_size)
+    return [(rank + i * world_size) % n for i in range(-(-n // world_size))]
 
 
 @dataclass(frozen=True)

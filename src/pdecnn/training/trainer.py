@@ -24,6 +24,7 @@ from pdecnn.training.interrupt import stop_signals
 from pdecnn.training.loaders import Loaders
 from pdecnn.training.objective import Objective
 from pdecnn.training.optim import make_optimizer, make_schedule
+from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.recipe import Recipe
 from pdecnn.training.rundir import RunFolder, environment, read_state
@@ -235,6 +236,8 @@ class Trainer:
         if self.loaders.evaluation is None:
             return None
         reduce = (lambda t: a.reduce(t, "sum")) if a.num_processes > 1 else None
+        if a.num_processes > 1:  # the statistics of the batch norms are those that will be saved
+            Processes().share(self.inference_model)
         if self.own:
             places = {"rank": a.process_index, "world_size": a.num_processes, "reduce": reduce}
             return self.own.evaluate(self.inference_model, self.loaders.evaluation, **places)
