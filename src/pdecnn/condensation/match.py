@@ -24,9 +24,16 @@ def check_model(
     _check_name(model, base)
     for run in runs:
         try:
-            found = count_kernels(model.get_submodule(run.parent))
+            parent = model.get_submodule(run.parent)
         except AttributeError:
             continue  # `check_paths` says what is missing
+        found = count_kernels(parent)
+        axes, wanted = {p.ndim - 2 for p in parent.parameters() if p.ndim > 2}, len(run.shape) - 1
+        if run.kernels and wanted not in axes:
+            raise ValueError(
+                f"Plan.apply: the plan is for {wanted}-D convolutions, {run.parent or 'the model'} has none. Make a "
+                "new plan with pdecnn.plan."
+            )
         if run.kernels and found != run.kernels:
             raise ValueError(
                 f"Plan.apply: {run.parent or 'the model'} holds {found} convolutions, {run.kernels} when the plan was "

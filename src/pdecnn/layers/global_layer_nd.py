@@ -136,12 +136,13 @@ class GlobalLayer1d(nn.Module):
     def solve(self, h: Tensor, x: Tensor, coefficients: tuple[Sequence[Tensor], Sequence[Tensor]]) -> Tensor:
         """`h^K` from the first guess `h`, the input `x` and the coefficients."""
         velocities, diffusivities = ([q.to(h.dtype) for q in part] for part in coefficients)
-        steps = functional.advection_diffusion_1d if self.axes == 1 else functional.advection_diffusion_3d
-        return steps(
+        steps: Any = functional.advection_diffusion_1d if self.axes == 1 else functional.advection_diffusion_3d
+        out: Tensor = steps(
             h, *velocities, *diffusivities, x.to(h.dtype) if self.source == "identity" else None,
             h_prev=x.to(h.dtype) if self.h_prev == "input" and x is not h else None, K=self.K, dt=self.dt,
             boundary=self.boundary,
         )  # fmt: skip
+        return out
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps; no parameter depends on it."""
