@@ -31,7 +31,7 @@ class Fitted:
 
     The errors are mean squares relative to the variance of the target: 0 is perfect, 1 as good as a constant.
     They are measured on held-out images. `skipped` is that of the identity, that is, of leaving the blocks out; `kept`
-    is false if the model answered better, on held-out images, before its layers were fitted, and was left so.
+    is false if the model answered better, on held-out images, before this layer was fitted, and was left so.
     """
 
     site: str
@@ -66,8 +66,8 @@ def fit_layers(
 ) -> list[Fitted]:
     """Fits the Global layers of `student` in place and says how well it went.
 
-    One batch more than `batches` is read and held out. If the student's answers on it are further from the teacher's
-    in the end than they were at first, everything is put back.
+    One batch more than `batches` is read and held out. A layer after whose fit the student's answers on it are further
+    from the teacher's than they were before is put back.
 
     Args:
         student: What `plan.apply(teacher)` gave.
@@ -87,7 +87,6 @@ def fit_layers(
     batches_of = [data] if isinstance(data, Tensor) else data
     read = zip(range(batches + 1), batches_of, strict=False)
     inputs, held = hold_out([as_batch(b)[0] for _, b in read], teacher)
-    start, norms = _state(student), _statistics(student)
     # the Global layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
     targets, _ = collect(teacher, sources.values(), [*inputs, held], outputs=True)
@@ -98,13 +97,12 @@ def fit_layers(
         y = _channels_first(targets[sources[site]], runs[site])
         n = sum(maps[site][:-1])
         unseen = (x[n:], y[n:])
+        start, norms = _state(student), _statistics(student)
         found = fit_layer(layer, x[:n], y[:n], unseen, site=site, steps=steps, lr=lr, batch_size=batch_size, seed=seed)
-        fitted.append(found)
         recalibrate(student, site, inputs)
+        fitted.append(replace(found, kept=_keep_best(student, teacher, held, start, norms)))
         if progress:
             progress(str(fitted[-1]))
-    if layers and not _keep_best(student, teacher, held, start, norms):
-        return [replace(f, kept=False) for f in fitted]
     return fitted
 
 
@@ -187,8 +185,9 @@ def collect(
 
 def _cat(maps: list[Tensor]) -> Tensor:
     """The maps of all batches; where images differ in size, the corner that all of them have."""
-    sizes = [min(n) for n in zip(*(q.shape[1:] for q in maps), strict=True)]
-    return torch.cat([q[(slice(None), *map(slice, sizes))] for q in maps])
+    sizes = (min(n) for n in zip(*(q.shape[1:] for q in maps), strict=True))
+    corner = (slice(None), *map(slice, sizes))
+    return torch.cat([q[corner] for q in maps])
 
 
 @torch.no_grad()
