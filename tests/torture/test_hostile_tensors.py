@@ -49,7 +49,7 @@ def _solver(boundary):
 
 
 def _layer(boundary):
-    steps = (0.5, 0.7, 2, 0.1, 1.0, 1.1, boundary, -1, True, True, "relu6", True, "tanh")
+    steps = (True, "tanh", 0.5, 0.7, 2, 0.1, 1.0, 1.1, boundary, -1, True, True, "relu6")
     return Operator(
         lambda *q: torch.ops.pdecnn.global_layer(*[t.contiguous() if i > 1 else t for i, t in enumerate(q)], *steps),
         lambda *q: layer_op.default(*q, *steps),
