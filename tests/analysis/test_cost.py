@@ -283,6 +283,10 @@ def test_report_reads_the_same_as_dict_json_csv_and_table():
     assert "MACs thop" in text
     assert "Conv2d" in text
     assert "FLOP" not in text
+    page = report._repr_html_()
+    assert page.startswith("<table>")
+    assert ">Conv2d</td>" in page
+    assert "MACs exact           116" in page
 
 
 def test_csv_file(tmp_path):

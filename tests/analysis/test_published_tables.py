@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import timm
@@ -291,23 +292,35 @@ def test_own_results_are_read(tmp_path):
     table = build_table(1, results=tmp_path)
     assert [(e.accuracy, e.runs, e.epochs) for e in table.entries] == [(91.5, 1, ""), (None, 0, ""), (91.0, 2, "3")]
     text = render(table)
-    assert "91.00 (3 epochs, 2 seeds)" in text
-    assert "91.50 (1 seed)" in text
+    for words in ("91.00 f", "f  ours: 3 epochs, 2 seeds", "91.50 c", "c  ours: 1 seed"):
+        assert words in text
     sweep = build_table(6, results=tmp_path)  # a run with the default K is no run of the sweep
     assert {e.runs for e in sweep.entries} == {0}
 
 
-def render(table):
-    console = Console(file=io.StringIO(), width=220)
+def render(table, width=220):
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()
 
 
 def test_rendering_shows_all_conventions_and_reasons():
     text = render(build_table(1, results=None))
-    for words in ("thop", "conv+fc", "exact", "466,906", "460K (1)", "(1) option-A", "16.04M", "MDEQ (small)"):
+    for words in ("thop", "conv", "+fc", "exact", "467K", "460K b", "b  option-A", "16M", "MDEQ (small)"):
         assert words in text
     assert "without the classifier" in render(Table(5, (Entry(rows(5)[6], None),)))
+
+
+@pytest.mark.parametrize("number", TITLES)
+def test_no_number_is_cut_in_80_columns(number):
+    entries = (replace(e, latency_ms=1234.5, accuracy=91.25, runs=1) for e in build_table(number, results=None).entries)
+    table = Table(number, tuple(entries))
+    text = render(table, width=80)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    numbers = [word for line in render(table).splitlines()[3:] for word in line.split()[1:] if word[0].isdigit()]
+    assert len(numbers) > 10
+    assert not [word for word in numbers if word not in text.split()]
 
 
 def test_csv_has_one_line_per_row():

@@ -58,3 +58,14 @@ def test_mistakes_are_named(arguments, message):
     result = run(app, ["profile", *arguments])
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_no_number_is_cut_in_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = run(app, ["profile", "densenet121"]).output
+    table, _, summary = said.partition("parameters   ")
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 80
+    for words in ("7.98M", "2.83G", "2.87G", "136M"):
+        assert words in table
+    assert "7,978,856 unique" in summary

@@ -256,9 +256,17 @@ def test_the_table_is_whole_in_80_columns():
     console = Console(file=io.StringIO(), width=80, color_system=None)
     console.print(made.table())
     _, *lines = console.file.getvalue().splitlines()
-    assert all(len(line) == 80 and line[-1] in "┓┃┩│┘" for line in lines)
+    assert all(len(line) <= 80 and "…" not in line for line in lines)
     rows = "\n".join(lines)
     for run in made.runs:
         assert run.path in rows
         assert f"{short(run.before.params)} -> {short(run.after.params)}" in rows
         assert f"{short(run.before.macs)} -> {short(run.after.macs)}" in rows
+
+
+def test_a_notebook_shows_the_runs_and_what_was_left_alone():
+    made = pdecnn.plan(timm.create_model("cifar_resnet32"), torch.zeros(1, 3, 32, 32), ignore="stages.0.*")
+    page = made._repr_html_()
+    assert page.startswith("<table>")
+    for words in ("stages.1.0-4", "5 -&gt; 1 + Global K=5", "Left alone", "stages.0.0-4: ignored, as asked"):
+        assert words in page

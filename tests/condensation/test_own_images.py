@@ -93,6 +93,16 @@ def test_new_layers_learn_faster_than_kept_blocks(net):
     assert now == pytest.approx([0.05, 0.5])
 
 
+@pytest.mark.parametrize("size, last", [(10, False), (64, True)])
+def test_large_images_are_distilled_in_channels_last(net, size, last):
+    x = torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(0))
+    seen = []
+    small = pdecnn.plan(net.eval(), x[:1]).apply(net)
+    small[0].register_forward_hook(lambda m, args, out: seen.append(args[0].is_contiguous()))
+    pdecnn.distill(small, net, [(x, Y[:4])], epochs=1, reporter=Reporter())
+    assert seen == [not last]
+
+
 def test_a_fit_that_does_not_help_is_undone(net, monkeypatch):
     plan = pdecnn.plan(net.eval(), X[:1])
     student = plan.apply(net).eval()
@@ -117,6 +127,33 @@ def test_a_fit_that_does_not_help_is_undone(net, monkeypatch):
     assert not found.kept
     assert "undone" in str(found)
     assert all(torch.equal(value, start[key]) for key, value in student.state_dict().items())
+
+
+def test_each_layer_is_undone_or_kept_on_its_own(monkeypatch):
+    torch.manual_seed(0)
+    runs = [nn.Sequential(*[Residual(8, 8, 1, False, True) for _ in range(3)]) for _ in range(2)]
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), *runs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)).eval()
+    plan = pdecnn.plan(net, X[:1])
+    student = plan.apply(net).eval()
+    first, second = sites(student)
+    start = copy.deepcopy(student.state_dict())
+    from pdecnn.condensation import fit as room
+
+    def spoil(layer, *given, site, **options):
+        found = honest(layer, *given, site=site, **options)
+        if site == second:
+            with torch.no_grad():
+                for p in layer.parameters():
+                    p.add_(100.0)
+        return found
+
+    honest = room.fit_layer
+    monkeypatch.setattr(room, "fit_layer", spoil)
+    found = {f.site: f.kept for f in fit_layers(student, net, plan, [X[:18], X[18:]], steps=20)}
+    assert found == {first: True, second: False}
+    now = student.state_dict()
+    assert all(torch.equal(now[key], start[key]) for key in now if key.startswith(f"{second}."))
+    assert not all(torch.equal(now[key], start[key]) for key in now if key.startswith(f"{first}."))
 
 
 def test_arguments_of_the_whole_job_need_images(net):

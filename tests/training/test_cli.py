@@ -132,6 +132,8 @@ def test_mistakes_are_told(args, message, tmp_path, monkeypatch):
 def test_recipes_are_listed_and_printed():
     listed = json.loads(pdecnn("recipes", "--json").stdout)
     assert "95.03" in listed["paper/mnist-toy-global"]
+    quick = json.loads(pdecnn("recipes", "quick", "--json").stdout)
+    assert quick == {key: text for key, text in listed.items() if key.startswith("quick/")} != {}
     printed = pdecnn("recipes", "paper/mnist-toy-global").stdout
     assert "lr: 0.01" in printed
     assert "mnist-toy-conv" in pdecnn("recipes").stdout
@@ -179,9 +181,27 @@ def test_the_bar_shows_loss_and_time():
     bar.step(5, 0.25, 0.1)
     bar.epoch({"epoch": 1, "train_loss": 0.3, "train_accuracy": 50.0, "eval_accuracy": None, "lr": 0.1, "seconds": 1.0})
     bar.close()
-    assert "loss 0.250" in out.getvalue()
+    assert "epoch 1/2 net" in out.getvalue()
+    assert "loss 0.250 lr 0.1" in out.getvalue()
     assert "5/10" in out.getvalue()
     assert "epoch 1/2  train loss 0.3000, 50.00 %; lr 0.1; 1.0 s" in out.getvalue()
+
+
+def test_a_log_tells_where_a_long_epoch_is(monkeypatch):
+    from io import StringIO
+
+    from pdecnn.training import progress
+
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    log = progress.PlainReporter(StringIO())
+    log.start("net", 2, 100, 0)
+    for step in range(1, 101):
+        now = 0.6 * step
+        log.step(step, 0.5, 0.1)
+    lines = log.stream.getvalue().splitlines()
+    assert lines[1] == "epoch 1/2, step 17/100  loss 0.5000; lr 0.1  1.8 min left"
+    assert len(lines) == 1 + 5
 
 
 def test_threads_are_set(tmp_path, config):

@@ -163,6 +163,9 @@ def test_image_folders_stream_and_resume_in_the_middle(tmp_path):
     assert whole[0][0].shape == (4, 3, 16, 16)
     assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(whole[1:], rest, strict=True))
     assert sum(len(y) for _, y in loaders.evaluation) == 12
+    crops = [recipe.override([f"data.stream.crop_scale={scale}"]) for scale in ("[0.08, 1.0]", "[1.0, 1.0]")]
+    areas = [load_data(r, tmp_path).train.dataset.transform.transforms[0].scale for r in crops]
+    assert [tuple(area) for area in areas] == [(0.08, 1.0), (1.0, 1.0)]
     bad = recipe.override(["data.stream=null"])
     with pytest.raises(ValueError, match=r"other datasets need the part data\.stream"):
         load_data(bad, tmp_path)

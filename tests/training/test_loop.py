@@ -13,6 +13,7 @@ from torch.nn import functional as nnf
 from training_toys import recipe, single_thread, start, tiny_data, tiny_net
 
 from pdecnn.training import Classification, Distillation, Metrics, evaluate, fit, make_loaders
+from pdecnn.training.evaluation import part_of
 from pdecnn.training.recipe import DistillRecipe, LossRecipe
 
 PLAIN = {
@@ -218,6 +219,25 @@ def test_evaluate_counts_and_restores_the_mode():
     assert isinstance(whole, Metrics)
     with pytest.raises(ValueError, match="the loader gave no images"):
         evaluate(net, [])
+
+
+def test_processes_read_their_own_evaluation_batches_only():
+    read = []
+
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self):
+            return 7
+
+        def __getitem__(self, i):
+            read.append(i)
+            return i
+
+    ordered, shuffled = (torch.utils.data.DataLoader(Numbers(), batch_size=2, shuffle=s) for s in (False, True))
+    assert [x.tolist() for x in part_of(ordered, 1, 2)] == [[2, 3], [6]]
+    assert read == [2, 3, 6]
+    assert [x.tolist() for x in part_of(ordered, 0, 1)] == [[0, 1], [2, 3], [4, 5], [6]]
+    assert len(list(part_of(shuffled, 1, 2))) == 2
+    assert [len(list(part_of(ordered, rank, 5))) for rank in range(5)] == [1, 1, 1, 1, 0]
 
 
 def distributed(rank, world, port, folder):

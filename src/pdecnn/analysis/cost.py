@@ -15,6 +15,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.formulas import KINDS
 from pdecnn.analysis.tracker import Tally, track
-from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.names import is_within
+from pdecnn.shared.tables import make_table, short, to_html
+from pdecnn.shared.trees import arguments
 
 
 @dataclass(frozen=True)
@@ -178,11 +181,9 @@ class CostReport:
 
     def table(self, depth: int = 2) -> Table:
         """The tree of modules down to `depth`, each row with all that is inside it."""
-        table = Table(title=f"{self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
-        table.add_column("module")
-        table.add_column("type")
-        for header in ("params", "MACs exact", "MACs conv+fc", "MACs thop", "activations, bytes"):
-            table.add_column(header, justify="right")
+        shapes = ", ".join("x".join(map(str, s)) for s in self.input_shapes)
+        counts = ("params", "MACs\nexact", "MACs\nconv+fc", "MACs\nthop", "bytes of\nactivations")
+        table = make_table(f"{self.model} on {shapes}", ("module", "type"), counts)
         for m in self.modules:
             level = m.name.count(".") + 1 if m.name else 0
             total = self.subtree(m.name)
@@ -190,7 +191,7 @@ class CostReport:
                 continue
             numbers = (total.params, total.exact, total.conv_fc, total.thop, total.activation_bytes)
             label = m.name.rpartition(".")[2] or "(all)"
-            table.add_row("  " * level + label, m.type, *(f"{n:,}" for n in numbers))
+            table.add_row("  " * level + label, m.type, *map(short, numbers))
         return table
 
     def summary(self) -> str:
@@ -213,6 +214,9 @@ class CostReport:
         yield self.table()
         yield self.summary()
 
+    def _repr_html_(self) -> str:
+        return f"{to_html(self.table())}<pre>{escape(self.summary())}</pre>"
+
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
         console.print(self)
@@ -220,14 +224,14 @@ class CostReport:
         return text
 
 
-def profile(model: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> CostReport:
+def profile(model: nn.Module, example_inputs: Any) -> CostReport:
     """Runs `model(*example_inputs)` once, in eval mode and without gradients, and counts what it costs.
 
     Model and inputs may be on the meta device, where nothing is computed: large networks are counted in no time.
 
     Args:
         model: Any module; its training flags are as before afterwards.
-        example_inputs: The input tensor, or the tuple of arguments.
+        example_inputs: The input tensor, the tuple of arguments, a dict of them by name, or a list of images.
 
     Example:
         >>> report = profile(nn.Conv2d(3, 8, 3, padding=1), torch.zeros(1, 3, 4, 4))
@@ -236,9 +240,11 @@ def profile(model: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> CostR
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"profile: model must be a torch.nn.Module, got {type(model).__name__}.")
-    if not isinstance(example_inputs, (Tensor, tuple)):
-        raise TypeError(f"profile: example_inputs must be a Tensor or a tuple, got {type(example_inputs).__name__}.")
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    if not isinstance(example_inputs, (Tensor, tuple, list, Mapping)):
+        raise TypeError(
+            f"profile: example_inputs must be a Tensor, or a tuple, list or dict, got {type(example_inputs).__name__}."
+        )
+    inputs = arguments(model, example_inputs)
     with eval_mode(model), torch.no_grad():
         tally = track(model, inputs)
     return _report(model, inputs, tally)
@@ -259,7 +265,7 @@ def _report(model: nn.Module, inputs: tuple[Any, ...], tally: Tally) -> CostRepo
         )
     return CostReport(
         model=type(model).__name__,
-        input_shapes=tuple(tuple(x.shape) for x in inputs if isinstance(x, Tensor)),
+        input_shapes=tuple(tuple(x.shape) for x in tensors_in(inputs)),
         modules=tuple(modules.values()),
         peak_bytes=tally.peak_bytes,
         depth=tally.depth,

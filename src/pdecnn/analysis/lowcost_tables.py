@@ -20,6 +20,7 @@ from pdecnn.layers import (
     ImplicitReactionDiffusion,
     LinearMixConv2d,
 )
+from pdecnn.shared.tables import make_table, short
 
 # step -> accuracies in per cent as printed, by (dataset, network)
 COLUMNS = (
@@ -56,6 +57,7 @@ COMPLEXITY = {
     "implicit": ("m^2 c + c^2", "n (c log n + c^2)"),
     "circulant": ("m^2 c + c^2", "n c log(c n), and n c^2 for M"),
 }
+TEXTS = ("name", "dataset", "model", "size")
 KEYS = (
     "table",
     "name",
@@ -87,12 +89,11 @@ class LowCostTable:
         return list(self.rows)
 
     def __rich__(self) -> RichTable:
-        table = RichTable(title=self.title)
-        for column in self.columns:
-            text = column in ("name", "dataset", "model", "size")
-            table.add_column(column.replace("_", " "), justify="left" if text else "right")
+        texts = [c for c in self.columns if c in TEXTS]
+        numbers = [c for c in self.columns if c not in TEXTS]
+        table = make_table(self.title, texts, [c.replace("_", "\n") for c in numbers])
         for row in self.rows:
-            table.add_row(*(_text(row[column]) for column in self.columns))
+            table.add_row(*(_text(row[c]) for c in (*texts, *numbers)))
         return table
 
 
@@ -193,4 +194,4 @@ def _row(table: int, name: str, **values: Any) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}" if isinstance(value, float) else str(value)
+    return short(value) if isinstance(value, int) else f"{value:.2f}" if isinstance(value, float) else str(value)

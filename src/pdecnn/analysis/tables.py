@@ -4,23 +4,24 @@ import csv
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import mean
+from string import ascii_lowercase
 from typing import Any
 
 import timm
 import torch
 from rich.console import Group
-from rich.table import Table as RichTable
 from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.published import TITLES, Row, rows
 from pdecnn.shared.reading import MB, FileError, read_json
+from pdecnn.shared.tables import make_table, short
 
 MAX_RESULT = 64 * MB
 
@@ -109,46 +110,65 @@ class Table:
         return [entry.to_dict() for entry in self.entries]
 
     def __rich__(self) -> Group:
-        table = RichTable(title=f"Table {self.number}. {TITLES[self.number]}")
         timed = any(entry.latency_ms is not None for entry in self.entries)
         trained = any(entry.accuracy is not None for entry in self.entries)
-        table.add_column("row")
-        table.add_column("dataset")
-        headers = ["params, printed", "ours", "MACs, printed", "thop", "conv+fc", "exact", "accuracy, printed"]
-        for header in headers + ["ours"] * trained + ["ms, batch 1"] * timed + ["remark"]:
-            table.add_column(header, justify="left" if header == "remark" else "right")
-        notes: dict[str, int] = {}
+        numbers = ["params\nprinted", "\nours", "MACs\nprinted", "\nthop", "conv\n+fc", "\nexact", "acc. %\nprinted"]
+        numbers += ["\nours"] * trained + ["batch 1\nms"] * timed
+        table = make_table(f"Table {self.number}. {TITLES[self.number]}", ("\nrow", "\ndataset"), numbers)
+        notes = Notes()
         for entry in self.entries:
             cells = _cells(entry, notes)
-            cells += [_own(entry)] * trained + [_number(entry.latency_ms)] * timed
-            table.add_row(*cells, entry.row.remark)
-        return Group(table, *(f"  ({number}) {why}" for why, number in notes.items()))
+            cells += [notes.mark(_number(entry.accuracy), _how_long(entry))] * trained
+            table.add_row(*cells, *[_number(entry.latency_ms)] * timed)
+        return Group(table, *notes.lines())
 
 
-def _own(entry: Entry) -> str:
-    """Our accuracy, with how long and from how many seeds: `94.95 (30 epochs, 3 seeds)`."""
+class Notes:
+    """The notes under a table, each with its letter."""
+
+    def __init__(self) -> None:
+        self.letters: dict[str, str] = {}
+
+    def mark(self, text: str, why: str) -> str:
+        """The text with the letter of its note, if it has one.
+
+        Example:
+            >>> notes = Notes()
+            >>> notes.mark("9M", "rounded"), notes.mark("1.3B", ""), list(notes.lines())
+            ('9M a', '1.3B', ['  a  rounded'])
+        """
+        if not why:
+            return text
+        return f"{text} {self.letters.setdefault(why, _letter(len(self.letters)))}"
+
+    def lines(self) -> Iterator[str]:
+        """One line per note."""
+        return (f"  {letter}  {why}" for why, letter in self.letters.items())
+
+
+def _letter(n: int) -> str:
+    return ascii_lowercase[n] if n < 26 else _letter(n // 26 - 1) + _letter(n % 26)
+
+
+def _how_long(entry: Entry) -> str:
+    """Of our accuracy, how long and from how many seeds: `ours: 30 epochs, 3 seeds`."""
     if entry.accuracy is None:
         return ""
     seeds = "1 seed" if entry.runs == 1 else f"{entry.runs} seeds"
-    label = f"{entry.epochs} epochs, {seeds}" if entry.epochs else seeds
-    return f"{entry.accuracy:.2f} ({label})"
+    return f"ours: {entry.epochs} epochs, {seeds}" if entry.epochs else f"ours: {seeds}"
 
 
-def _cells(entry: Entry, notes: dict[str, int]) -> list[str]:
-    """A row of text; what it says in `notes` is numbered there."""
-
-    def marked(text: str, why: str) -> str:
-        return f"{text} ({notes.setdefault(why, len(notes) + 1)})" if why else text
-
+def _cells(entry: Entry, notes: Notes) -> list[str]:
+    """A row of text."""
     row, counts = entry.row, entry.counts
-    ours = ["", "", ""] if counts is None else [f"{n / 1e6:.2f}M" for n in (counts.thop, counts.conv_fc, counts.exact)]
-    params = "" if entry.params is None else f"{entry.params:,}"
+    ours = ["", "", ""] if counts is None else [short(n) for n in (counts.thop, counts.conv_fc, counts.exact)]
+    params = "" if entry.params is None else short(entry.params)
     return [
-        row.name,
+        notes.mark(row.name, row.remark),
         row.dataset,
-        marked(row.params, row.params_differ),
-        marked(params, "" if row.with_classifier else "without the classifier, as the printed figure"),
-        marked(row.macs, row.macs_differ),
+        notes.mark(row.params, row.params_differ),
+        notes.mark(params, "" if row.with_classifier else "without the classifier, as the printed figure"),
+        notes.mark(row.macs, row.macs_differ),
         *ours,
         _number(row.accuracy),
     ]

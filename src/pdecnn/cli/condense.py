@@ -151,6 +151,7 @@ def run(given: dict[str, Any]) -> None:
     from pdecnn.condensation.example import PRESET
     from pdecnn.condensation.job import StoppedError, run_job
     from pdecnn.condensation.progress import choose_progress
+    from pdecnn.training.processes import Processes
     from pdecnn.training.progress import Reporter, choose_reporter
 
     folder, quiet = given["output"], given["as_json"]
@@ -173,6 +174,8 @@ def run(given: dict[str, Any]) -> None:
     except StoppedError as error:
         typer.echo(f"Interrupted: {error}. Continue with:\n{command_line('--resume')}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+    if not Processes().is_first:
+        return
     if quiet:
         typer.echo(json.dumps(result.to_dict()))
         return
@@ -180,7 +183,10 @@ def run(given: dict[str, Any]) -> None:
 
 
 def _say(quiet: bool) -> Any:
-    return (lambda text: None) if quiet else (lambda text: typer.echo(text, err=True))
+    """Says a line; of several processes the first alone does."""
+    from pdecnn.training.processes import process
+
+    return (lambda text: None) if quiet or process()[0] else (lambda text: typer.echo(text, err=True))
 
 
 def the_example(given: dict[str, Any]) -> tuple[nn.Module, Loaders]:
@@ -222,10 +228,12 @@ def the_users(given: dict[str, Any]) -> tuple[nn.Module, Loaders, dict[str, Any]
 
 def show(result: JobResult) -> None:
     """The plan, the table and where everything is."""
+    from pdecnn.condensation.report import worse_lines
+
     console = Console()
     console.print(result.plan)
     console.print(result.table())
-    for line in (*(result.onnx.lines() if result.onnx else ()), *result.notes):
+    for line in (*worse_lines(result.worse), *(result.onnx.lines() if result.onnx else ()), *result.notes):
         typer.echo(line)
     files = "Plan, checkpoints, student.onnx and report.html" if result.onnx else "Plan, checkpoints and report.html"
     typer.echo(f"{result.seconds:.0f} s. {files} are in {result.folder}.")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pdecnn.cli import app
 from pdecnn.cli.models import (
@@ -28,9 +27,12 @@ from pdecnn.cli.models import (
 
 if TYPE_CHECKING:
     import torch
+    from rich.table import Table
     from torch import nn
 
     from pdecnn.deploy.api import ExportReport
+    from pdecnn.training.build import NamedModel
+    from pdecnn.training.inputs import Input
 
 CALIBRATION = 256  # training images
 
@@ -58,6 +60,9 @@ def command(
     teacher: Annotated[str | None, typer.Option(help="A model to time beside it, in the same runtime.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes to time; empty for none.")] = "1,64",
     opset: Annotated[int, typer.Option(help="Version of the ONNX operators.")] = 20,
+    dynamic: Annotated[
+        str, typer.Option(help="Sizes that stay free: batch, size (also height and width), nothing.")
+    ] = "batch",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Export a model; the command fails, and leaves no file, if the file does not compute what the model does."""
@@ -81,7 +86,10 @@ def command(
         calibration = some_images(data, wanted, CALIBRATION, split="train").split(32) if int8 else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ExportWarning)
-            report = export(net, target, images, format=format, ops=ops, int8=calibration, opset=opset, check=images)
+            report = export(
+                net, target, images, format=format, ops=ops, int8=calibration, opset=opset, dynamic=dynamic,
+                metadata=notes(found, wanted) if format == "onnx" else None,
+            )  # fmt: skip
         rows = timings(model, net, images, report, beside, sizes) if sizes and format == "onnx" else []
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
@@ -95,6 +103,9 @@ def command(
     assert agreement is not None
     bits = f", 8-bit convolutions calibrated on {CALIBRATION} images of {data}" if report.int8 else ""
     typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {report.format}, {report.ops} ops{bits}.")
+    if report.beside:
+        needs = " and ".join(Path(file).name for file in report.beside)
+        typer.echo(f"It needs {needs} beside it; pdecnn is not needed to run it.")
     typer.echo(
         f"Against the model on {agreement.samples} images: max error {agreement.max_error:.1e} of the largest output, "
         f"top-1 agreement {100 * agreement.top1:.1f} %."
@@ -105,6 +116,11 @@ def command(
         typer.echo(f"The weights of {model} are random: give --weights, a folder, or a model with a tag.")
     if rows:
         Console().print(table(rows))
+
+
+def notes(found: NamedModel, wanted: Input) -> dict[str, Any]:
+    """What the file says of itself: how it wants its images, and the classes if the checkpoint knows them."""
+    return {"classes": found.config.get("classes"), "input": wanted.to_dict()}
 
 
 def some_images(data: str, wanted: Any, count: int, split: str = "test") -> torch.Tensor:
@@ -159,13 +175,13 @@ def timings(
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """One line per model, runtime and batch."""
-    out = Table(title=f"Latency, {rows[0]['threads']} thread(s)")
-    out.add_column("model", overflow="fold", min_width=8)
-    faster = ("times faster",) if "speedup" in rows[0] else ()
-    for header in ("runtime", "batch", "p50, ms", "p90, ms", "size, kB", *faster):
-        out.add_column(header, justify="left" if header == "runtime" else "right", no_wrap=True)
+    from pdecnn.shared.tables import make_table, short
+
+    faster = ("times\nfaster",) if "speedup" in rows[0] else ()
+    numbers = ("batch", "p50, ms", "p90, ms", "bytes", *faster)
+    out = make_table(f"Latency, {rows[0]['threads']} thread(s)", ("model", "runtime"), numbers)
     for row in rows:
-        figures = [f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", f"{row['bytes'] / 1024:.0f}"]
+        figures = [f"{row['p50_ms']:.2f}", f"{row['p90_ms']:.2f}", short(row["bytes"])]
         figures += [f"{row['speedup']:.2f}"] if faster else []
         out.add_row(row["model"], row["runtime"], str(row["batch"]), *figures)
     return out

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pdecnn.cli import app
 
@@ -46,8 +45,12 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     if as_json:
         typer.echo(json.dumps(data, indent=2))
         return
+    from pdecnn.shared.tables import make_table
+
     console = Console()
-    facts = Table(title="pdecnn", show_header=False, title_justify="left")
+    facts = make_table("pdecnn", ("", ""), ())
+    facts.show_header = False
+    facts.columns[0].no_wrap = True
     for name, value in data["environment"].items():
         facts.add_row(name, str(value))
     facts.add_row("threads", str(data["torch_threads"]))
@@ -61,7 +64,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     else:
         facts.add_row("native library", f"not loaded: {native['reason']}")
     console.print(facts)
-    kernels = Table("operator", "device", "kernel", "note", title="kernels", title_justify="left")
+    kernels = make_table("kernels", ("operator", "device", "kernel", "note"), ())
     for row in data["kernels"]:
         kernels.add_row(row["op"], row["device"], row["kernel"], row["note"])
     console.print(kernels)

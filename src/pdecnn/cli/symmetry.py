@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pdecnn.cli import app
 from pdecnn.cli.models import open_named
@@ -30,6 +29,7 @@ def command(
     import torch
 
     from pdecnn import symmetry as toolkit
+    from pdecnn.shared.tables import make_table
 
     torch.manual_seed(seed)
     net = randomised(open_named(model, None, num_classes).model)
@@ -39,7 +39,7 @@ def command(
         groups = toolkit.symmetry_of(net)
     except TypeError as error:
         raise typer.BadParameter(str(error), param_hint="MODEL") from None
-    table = Table("stage", "group", "dimension", "generic zeros", "restricted by")
+    table = make_table("", ("stage", "group", "dimension", "generic zeros", "restricted by"), ())
     for stage, s in groups.items():
         n = s.width
         table.add_row(str(stage), s.label, str(s.group.dimension(n)), str(s.group.generic_zeros(n)), s.reason)

@@ -2,22 +2,27 @@
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.condensation.blocks import Replacement, registered
 from pdecnn.condensation.dense import shorten
 from pdecnn.condensation.site import Run
-from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS, AnyGlobalLayer, GlobalLayer1d, GlobalLayer3d
 from pdecnn.models._options import GlobalOptions
 from pdecnn.shared.modules import replace
 
 DEFAULTS = GlobalOptions(coef_bias=False)
+COMMON = (
+    "K", "dt", "kernel_size", "source", "h_prev", "residual", "boundary", "coef_bias", "coef_bn_eps", "velocity_bound",
+)  # fmt: skip
 
 
 class ChannelsLast(nn.Module):
-    """A layer for `(N, C, H, W)` between feature maps of shape `(N, H, W, C)`."""
+    """A layer for `(N, C, H, W)` between feature maps of shape `(N, H, W, C)`; in one and three dimensions alike."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -25,7 +30,7 @@ class ChannelsLast(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(N, H, W, C) -> (N, H, W, C)`."""
-        out: Tensor = self.layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        out: Tensor = self.layer(x.movedim(-1, 1)).movedim(1, -1)
         return out
 
 
@@ -92,7 +97,7 @@ class ToLast(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The permuted map."""
-        return x.permute(0, 2, 3, 1)
+        return x.movedim(1, -1)
 
 
 class ToFirst(nn.Module):
@@ -100,10 +105,10 @@ class ToFirst(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The permuted map."""
-        return x.permute(0, 3, 1, 2)
+        return x.movedim(-1, 1)
 
 
-def global_layer(run: Run, init: nn.Module | None, like: Tensor) -> GlobalLayer:
+def global_layer(run: Run, init: nn.Module | None, like: Tensor) -> AnyGlobalLayer:
     """The Global layer of a run, on the device and in the type of `like`.
 
     Where the feature map has negative values the layer is `h + norm(h^K)` and starts as the identity; where a ReLU
@@ -111,7 +116,7 @@ def global_layer(run: Run, init: nn.Module | None, like: Tensor) -> GlobalLayer:
     """
     options = DEFAULTS.replace({"residual": run.signed, **run.options, "K": run.K})
     dtype = like.dtype if like.dtype.is_floating_point else torch.float32
-    layer = options.build(run.shape[0], init, device=like.device, dtype=dtype)
+    layer = _build(options, run.shape, init, like.device, dtype)
     start_coefficients(layer, run.rms)
     if options.residual:
         layer.act = nn.Identity()
@@ -119,8 +124,23 @@ def global_layer(run: Run, init: nn.Module | None, like: Tensor) -> GlobalLayer:
     return layer
 
 
+def _build(
+    options: GlobalOptions, shape: tuple[int, ...], init: nn.Module | None, device: torch.device, dtype: torch.dtype
+) -> AnyGlobalLayer:
+    """The layer for maps `(C, W)`, `(C, H, W)` or `(C, D, H, W)`."""
+    if len(shape) == 3:
+        return options.build(shape[0], init, device=device, dtype=dtype)
+    for name in (f.name for f in fields(options)):
+        if name not in COMMON and getattr(options, name) != getattr(DEFAULTS, name):
+            raise ValueError(f"plan: the Global layer of {len(shape) - 1}-D maps has no option {name!r}.")
+    values = {name: getattr(options, name) for name in COMMON}
+    return (GlobalLayer1d if len(shape) == 2 else GlobalLayer3d)(
+        shape[0], init=init, device=device, dtype=dtype, **values
+    )
+
+
 @torch.no_grad()
-def start_coefficients(layer: GlobalLayer, rms: float) -> None:
+def start_coefficients(layer: AnyGlobalLayer, rms: float) -> None:
     """Lets velocities and diffusivities of maps as large as `rms` start about as large as they will be in training.
 
     A new norm divides by 1 until it has seen data. The velocities of a large map are then as large as the map, far
@@ -129,7 +149,7 @@ def start_coefficients(layer: GlobalLayer, rms: float) -> None:
     """
     for part in (layer.velocity, layer.diffusion):
         for norm in part.modules():
-            if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
+            if isinstance(norm, _BatchNorm) and norm.running_var is not None:
                 norm.running_var.fill_(max(1.0, rms**2))
 
 
@@ -141,12 +161,12 @@ def _with_hooks(layer: nn.Module, old: nn.Module) -> nn.Module:
     return layer
 
 
-def global_layers(model: nn.Module, runs: Sequence[Run]) -> dict[str, GlobalLayer]:
+def global_layers(model: nn.Module, runs: Sequence[Run]) -> dict[str, AnyGlobalLayer]:
     """The Global layers of a condensed model by the path of their site."""
     layers = {}
     for run in runs:
         module = model.get_submodule(run.site) if run.condenses and run.site else None
         module = module.layer if isinstance(module, ChannelsLast) else module
-        if isinstance(module, GlobalLayer):
+        if isinstance(module, GLOBAL_LAYERS):
             layers[run.site] = module
     return layers

@@ -1,18 +1,18 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.latency import Timing, measure
-from pdecnn.condensation.deployed import in_words
+from pdecnn.condensation.deployed import BATCHES, in_words
+from pdecnn.shared.trees import arguments, sized, takes_images
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Figures:
     macs_thop: int
     depth: int
     ms_batch_1: float
-    ms_batch_64: float
+    ms_batch_64: float | None
     bytes_on_disk: int
     peak_bytes: int
 
@@ -50,24 +50,27 @@ ROWS = (
 
 def figures(
     models: Mapping[str, nn.Module],
-    image: Tensor,
+    image: Any,
     accuracies: Mapping[str, float | None],
     files: Mapping[str, Path],
     *,
     rounds: int = 15,
+    batches: Sequence[int] = BATCHES,
 ) -> tuple[dict[str, Figures], dict[str, float]]:
-    """The figures of each model and, for the batches 1 and 64, how much faster the last one is than the first.
+    """The figures of each model and, for each of the batches, how much faster the last one is than the first.
 
     Models are timed as they would be served, prepared alike by `optimize_for_inference`, in interleaved rounds.
 
     Args:
         models: By name; the first is the one before.
-        image: One input, `(1, C, H, W)`.
+        image: One input, `(1, C, H, W)`, or what else the models take.
         accuracies: By name.
         files: The weights on disk, by name.
         rounds: Samples of each latency.
+        batches: How many images at a time: 1, or 1 and 64.
     """
-    timings = {n: latencies(models, image.expand(n, *image.shape[1:]).contiguous(), rounds) for n in (1, 64)}
+    several = takes_images(next(iter(models.values())), image)
+    timings = {n: latencies(models, sized(image, n, several), rounds) for n in batches}
     found = {}
     for name, model in models.items():
         cost = profile(model, image)
@@ -79,7 +82,7 @@ def figures(
             cost.thop,
             cost.depth,
             1e3 * timings[1][name].median,
-            1e3 * timings[64][name].median,
+            1e3 * timings[64][name].median if 64 in timings else None,
             files[name].stat().st_size,
             cost.peak_bytes,
         )
@@ -87,39 +90,24 @@ def figures(
     return found, {f"batch_{n}": t[last].speedup(t[first]).median for n, t in timings.items()}
 
 
-def latencies(models: Mapping[str, nn.Module], x: Tensor, rounds: int) -> dict[str, Timing]:
+def latencies(models: Mapping[str, nn.Module], x: Any, rounds: int) -> dict[str, Timing]:
     """Times the models as served, in interleaved rounds of at most 8 seconds in all."""
     served = {name: serve(model, x) for name, model in models.items()}
 
     def call(model: nn.Module) -> Any:
         with torch.inference_mode():
-            return model(x)
+            return model(*arguments(model, x))
 
     return measure({name: partial(call, model) for name, model in served.items()}, rounds=rounds, max_seconds=8.0)
 
 
-def serve(model: nn.Module, x: Tensor) -> nn.Module:
-    """The model as it would be served: batch norms folded, Global layers fused."""
+def serve(model: nn.Module, x: Any) -> nn.Module:
+    """The model as it would be served: batch norms folded, Global layers fused; as it is if `x` is not one tensor."""
+    if not isinstance(x, Tensor):
+        return model.eval()
     from pdecnn.deploy.optimize import optimize_for_inference
 
     return optimize_for_inference(model, x)
-
-
-def comparison_table(
-    before: Figures,
-    after: Figures,
-    speedups: Mapping[str, float],
-    title: str,
-    more: Iterable[tuple[str, str, str, str]] = (),
-) -> Table:
-    """The table of both models with their ratios, and `more` rows of the same kind."""
-    table = Table(title=title)
-    table.add_column("")
-    for header in ("before", "after", "change"):
-        table.add_column(header, justify="right")
-    for row in (*comparison_rows(before, after, speedups), *more):
-        table.add_row(*row)
-    return table
 
 
 def comparison_rows(before: Figures, after: Figures, speedups: Mapping[str, float]) -> list[tuple[str, str, str, str]]:

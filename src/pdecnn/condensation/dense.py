@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from pdecnn.condensation.record import Call, Record
 from pdecnn.condensation.site import Run, Skipped
 from pdecnn.shared.names import child_path, is_within
 
 SHORTEST = 3
+PLANES = (4, 5)  # dimensions of the maps of images and volumes; three may also be tokens
+CONVS = (nn.Conv2d, nn.Conv3d)
 
 
 def find_dense(model: nn.Module, record: Record) -> tuple[list[Run], list[Skipped]]:
@@ -49,7 +52,7 @@ def _gathered(owner: str, called: list[tuple[str, Call]], record: Record) -> lis
         return []
     ours = (id(calls[0].inputs[0]), *(id(c.output) for _, c in called))
     parts = _parts(id(calls[0].output), set(ours), record)
-    widths = {c.shape[1] for _, c in called if len(c.shape) == 4}
+    widths = {c.shape[1] for _, c in called if len(c.shape) in PLANES}
     return called if parts == ours and len(widths) == 1 else []
 
 
@@ -75,7 +78,7 @@ def _growing(called: list[tuple[str, Call]], record: Record) -> list[tuple[str, 
 
 
 def _appends(call: Call, record: Record) -> bool:
-    if call.output is None or len(call.inputs) != 1 or len(call.shape) != 4 or len(call.input_shapes[0]) != 4:
+    if call.output is None or len(call.inputs) != 1 or len(call.shape) not in PLANES:
         return False
     parts = record.concatenated.get(id(call.output), ())
     same_size = call.shape[2:] == call.input_shapes[0][2:]
@@ -105,7 +108,7 @@ def _run(
         units=tuple((name,) for name, _ in group),
         keep=-(-len(group) // 2),
         block=type(modules[child_path(parent, group[0][0])]).__name__,
-        shape=(shape[1], shape[2], shape[3]),
+        shape=shape[1:],
         growth=growth,
         width=width,
         readers=tuple(readers),
@@ -133,7 +136,7 @@ def _readers(width: int, end: int, modules: dict[str, nn.Module], record: Record
 
 def _mixes(module: nn.Module, width: int) -> bool:
     """Whether a module is given `width` channels and every output depends on all of them."""
-    if isinstance(module, nn.Conv2d):
+    if isinstance(module, CONVS):
         return module.in_channels == width and module.groups == 1
     return isinstance(module, nn.Linear) and module.in_features == width
 
@@ -142,7 +145,7 @@ def _transition(reader: str, modules: dict[str, nn.Module]) -> str | None:
     """The Sequential that holds the convolution which reads the dense map, if there is one."""
     parent = reader.rpartition(".")[0]
     sequential = type(modules[parent]).forward is nn.Sequential.forward
-    return parent if sequential and isinstance(modules[reader], nn.Conv2d) and parent else None
+    return parent if sequential and isinstance(modules[reader], CONVS) and parent else None
 
 
 def shorten(model: nn.Module, run: Run) -> None:
@@ -177,7 +180,7 @@ def _narrow(module: nn.Module, n: int) -> None:
         module.num_features = n
     else:
         cut("weight", 1)
-        setattr(module, "in_channels" if isinstance(module, nn.Conv2d) else "in_features", n)
+        setattr(module, "in_channels" if isinstance(module, _ConvNd) else "in_features", n)
 
 
 def _update_widths(model: nn.Module, run: Run, old: int, new: int) -> None:

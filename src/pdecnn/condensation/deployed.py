@@ -1,15 +1,17 @@
 """Both models in ONNX Runtime, one thread: latency, size, and whether the files compute what the models do."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from pdecnn.analysis.latency import Timing, measure
+from pdecnn.shared.modules import tensors_in
+from pdecnn.shared.trees import sized
 
 BATCHES = (1, 64)
 
@@ -21,7 +23,7 @@ class OnnxFile:
     ops: str
     bytes: int
     ms_batch_1: float
-    ms_batch_64: float
+    ms_batch_64: float | None
     max_error: float
     top1: float
     samples: int
@@ -63,7 +65,7 @@ class OnnxComparison:
         """Label, before, after and change, as `compare.comparison_rows` gives them."""
         rows = []
         for prefix, label, file in (("", "ONNX Runtime", self.after), ("fused_", "ONNX Runtime, fused", self.fused)):
-            for n in BATCHES if file else ():
+            for n in (n for n in BATCHES if file and f"{prefix}batch_{n}" in self.speedups):
                 b, a = (getattr(f, f"ms_batch_{n}") for f in (self.before, file))
                 times = in_words(self.speedups[f"{prefix}batch_{n}"])
                 rows.append((f"{label}, batch {n}, ms", f"{b:.2f}", f"{a:.2f}", times))
@@ -77,19 +79,23 @@ class OnnxComparison:
 
 
 def in_words(ratio: float) -> str:
-    """`1.5` -> `"1.50 x less"`, `0.5` -> `"2.00 x more"`."""
+    """`1.5` -> `"1.50 x less"`, `0.5` -> `"2.00 x more"`, `1.001` -> `"the same"`."""
+    if f"{ratio:.2f}" == "1.00":
+        return "the same"
     return f"{ratio:.2f} x less" if ratio >= 1 else f"{1 / ratio:.2f} x more"
 
 
 def compare_onnx(
     before: nn.Module,
     after: nn.Module,
-    images: Tensor,
+    images: Any,
     path: Path,
     *,
     rounds: int = 15,
     max_seconds: float = 2.0,
     say: Callable[[str], None] | None = None,
+    batches: Sequence[int] = BATCHES,
+    metadata: Mapping[str, Any] | None = None,
 ) -> OnnxComparison:
     """Exports both models, runs the files on `images`, and times them side by side; `path` keeps that of `after`.
 
@@ -101,6 +107,7 @@ def compare_onnx(
         rounds: Samples of each latency.
         max_seconds: Limit for the timing of each batch size.
         say: Called with a line if the fused operators cannot be tried.
+        metadata: What the files say of themselves, as in `export`.
 
     Without the extra `export` this is an ImportError that names it; if a file does not compute what its model does, an
     `ExportError` says where they part.
@@ -117,7 +124,7 @@ def compare_onnx(
         reports = {}
         for name, (model, ops, file) in list(wanted.items()):
             try:
-                reports[name] = export(model.eval(), file, images, ops=ops)
+                reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata)
             except ExportError as error:
                 if name != "fused":
                     raise
@@ -125,20 +132,20 @@ def compare_onnx(
                 del wanted[name]
         runs = {name: onnx_runner(session(file, ops=ops, threads=1)) for name, (_, ops, file) in wanted.items()}
         timings: dict[int, dict[str, Timing]] = {}
-        for n in BATCHES:
-            x = images.repeat(-(-n // len(images)), 1, 1, 1)[:n].contiguous()
-            calls = {name: partial(run, [x]) for name, run in runs.items()}
+        for n in batches:
+            x = tensors_in(sized(images, n))
+            calls = {name: partial(run, x) for name, run in runs.items()}
             timings[n] = measure(calls, rounds=rounds, max_seconds=max_seconds)
     files = {}
     for name, report in reports.items():
         found = report.agreement
         assert found is not None
-        one, many = (1e3 * timings[n][name].median for n in BATCHES)
+        one, many = 1e3 * timings[1][name].median, 1e3 * timings[64][name].median if 64 in timings else None
         files[name] = OnnxFile(report.ops, report.bytes, one, many, found.max_error, found.top1, found.samples)
     speedups = {
         f"{prefix}batch_{n}": timings[n][name].speedup(timings[n]["before"]).median
         for prefix, name in (("", "after"), ("fused_", "fused"))
-        for n in BATCHES
+        for n in batches
         if name in files
     }
     return OnnxComparison(path.name, files["before"], files["after"], files.get("fused"), speedups)

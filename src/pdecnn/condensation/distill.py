@@ -1,20 +1,27 @@
-"""Recover the accuracy of a condensed model from the model it was made of."""
+"""Recover what a condensed model has lost, from the model it was made of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.checkpoint import CONFIG, current_config
 from pdecnn.condensation.plan import Plan
+from pdecnn.shared.modules import eval_mode, tensors_in
+from pdecnn.shared.names import close_to
+from pdecnn.shared.trees import arguments, map_tensors, takes_images, takes_targets
+from pdecnn.shared.trees import part as some
 from pdecnn.training import Augment, Dataset, FitResult, Loaders, Recipe, fit
-from pdecnn.training.batches import Answered, as_loaders
+from pdecnn.training.batches import Answered, as_batch, as_loaders
 from pdecnn.training.check import check_data
+from pdecnn.training.imitation import Imitation, OwnLoss, is_logits
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter, choose_reporter
+from pdecnn.training.recipe import DistillRecipe
 
 LR, NEW = 0.005, 10.0  # kept blocks know their task already; new layers learn theirs
 DEFAULTS: dict[str, Any] = {
@@ -30,6 +37,10 @@ def distill(
     data: Any,
     *,
     val: Any = None,
+    loss: OwnLoss | None = None,
+    distance: OwnLoss | None = None,
+    metric: Any = None,
+    features: Sequence[str] | Mapping[str, str] = (),
     epochs: int = 10,
     batch_size: int = 64,
     lr: float = LR,
@@ -46,15 +57,23 @@ def distill(
 ) -> FitResult:
     """Trains `student` in place to answer as `teacher` does, and to have its feature maps where blocks were replaced.
 
-    The loss is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)` plus, for each Global layer,
+    For classifiers the loss is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)`. For models that
+    give anything else, such as maps, pyramids or dicts, it is the mean square of the difference of each tensor to the
+    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each Global layer,
     `feature_weight` times the distance of its output to that of the run it replaced, relative to the latter.
 
     Args:
-        student: A condensed model, or any classifier of the same classes (then without the feature maps).
+        student: A condensed model, or any model that gives what the teacher gives (then without the feature maps).
         teacher: The model before; it is put in eval mode, its parameters are not touched.
         data: A DataLoader, a torch Dataset, a list or other iterable of batches `(x, y)`, a dataset in memory, or
             loaders. Without labels the teacher's answers are all there is, and accuracies are agreement with it.
         val: The like, to evaluate on; without it nothing is evaluated.
+        loss: Your loss, `loss(answer, y)`, in place of the cross entropy; it has the weight `1 - weight`.
+        distance: Your distance, `distance(answer, teacher's answer)`, in place of the one above; it has `weight`.
+        metric: What is measured on `val`: `metric(answer, y)`, of which the mean over images is taken, or an object
+            with `update`, `compute` and `reset`, as in torchmetrics. Larger is better unless it has an attribute
+            `higher_is_better = False`. By default accuracy, and where answers are no logits the distance.
+        features: Further modules whose outputs the student learns, by name: `["backbone"]`, or `{student: teacher}`.
         epochs: Passes over the training images.
         batch_size: Images per step, where `data` is not of batches.
         lr: Learning rate of the blocks that were kept.
@@ -76,13 +95,22 @@ def distill(
         loaders = in_memory(data, batch_size, seed, augment=Augment(**dict(augment or {})))
     else:
         loaders = as_loaders(data, val, batch_size=batch_size, seed=seed)
-    loaders = known_to(teacher, check_data(teacher, loaders))
-    features = matched_modules(student)
+    pairs = {**matched_modules(student), **named_pairs(features, student)}
+    learning = {"temperature": temperature, "features": pairs, "feature_weight": feature_weight if pairs else 0.0}
+    own = imitation(
+        teacher, loaders, {**learning, "weight": weight}, loss=loss, distance=distance, metric=metric,
+        features=features,
+    )  # fmt: skip
+    if own is None:
+        loaders = known_to(teacher, check_data(teacher, loaders))
+    elif (recipe or {}).get("loss"):
+        raise ValueError("distill: recipe may set loss for classifiers alone; give loss= a function.")
     rates = {"name": "sgd", "lr": lr, "weight_decay": 5e-4, "lr_scale": dict.fromkeys(sites(student), new)}
     settings = Recipe.parse(
         {
             "optimizer": rates,
             **DEFAULTS,
+            "channels_last": has_large_images(loaders),
             **(recipe or {}),
             "model": {"builder": "condensed", "name": type(student).__name__},
             "data": {"name": "loaders", "batch_size": batch_size},
@@ -90,9 +118,7 @@ def distill(
             "seed": seed,
             "distill": {
                 "weight": weight if loaders.labelled else 1.0,
-                "temperature": temperature,
-                "features": features,
-                "feature_weight": feature_weight if features else 0.0,
+                **learning,
             },
         }
     )
@@ -102,11 +128,68 @@ def distill(
         loaders,
         settings,
         teacher=teacher,
+        objective=own,
         model_config=config,
         run_dir=run_dir,
         resume=resume,
         reporter=choose_reporter() if reporter is None else reporter,
     )
+
+
+def imitation(
+    teacher: nn.Module,
+    loaders: Loaders,
+    learning: Mapping[str, Any] | None = None,
+    *,
+    loss: OwnLoss | None = None,
+    distance: OwnLoss | None = None,
+    metric: Any = None,
+    features: Sequence[str] | Mapping[str, str] = (),
+) -> Imitation | None:
+    """What is learnt of a teacher that is no classifier, or with functions of the user's own; None for a classifier."""
+    x, y = as_batch(next(iter(loaders.plain if loaders.plain is not None else loaders.train.batches(0))))
+    if loss is None and distance is None and metric is None and not features and is_logits(_answer(teacher, x)):
+        return None
+    aims = {"feature_weight": 0.1, **(learning or {})}
+    whole = {"backbone": "backbone"} if takes_targets(teacher) and hasattr(teacher, "backbone") else {}
+    aims["features"] = aims.get("features") or named_pairs(features, teacher) or whole
+    own = Imitation(teacher, DistillRecipe(**aims), loss=loss, distance=distance, metric=metric)
+    own.check(x, y)
+    return own
+
+
+def _answer(model: nn.Module, x: Any) -> Any:
+    """What the model gives for the first sample of a batch."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    one = map_tensors(some(x, slice(1), takes_images(model, x)), lambda q: q.to(device))
+    with torch.no_grad(), eval_mode(model):
+        try:
+            return model(*arguments(model, one))
+        except Exception as error:
+            shapes = ", ".join(str(tuple(q.shape)) for q in tensors_in(one))
+            raise ValueError(
+                f"data: {type(model).__name__} does not run on a batch of shape {shapes}: {error}. --input C,H,W sets "
+                "the size of images."
+            ) from error
+
+
+def named_pairs(features: Sequence[str] | Mapping[str, str], student: nn.Module) -> dict[str, str]:
+    """`{student: teacher}` of the modules that a user named."""
+    names = [features] if isinstance(features, str) else features
+    pairs = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
+    known = dict(student.named_modules())
+    for name in pairs:
+        if name not in known:
+            raise ValueError(
+                f"distill: features names {name!r}; the student has no such module.{close_to(name, known)}"
+            )
+    return pairs
+
+
+def has_large_images(loaders: Loaders) -> bool:
+    """Whether the inputs are images of 64 x 64 pixels or more, whose maps a CPU handles faster in channels_last."""
+    shape = loaders.input.get("shape", ())
+    return len(shape) == 3 and shape[1] * shape[2] >= 64 * 64
 
 
 def known_to(teacher: nn.Module, loaders: Loaders) -> Loaders:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from pdecnn.condensation.record import Call, Convolution, Record
+from pdecnn.condensation.record import MAPS, Call, Convolution, Record
 from pdecnn.condensation.site import Run, Skipped
-from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS
 from pdecnn.shared.names import child_path, is_within
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -20,14 +20,14 @@ class Unit:
     names: tuple[str, ...]
     paths: tuple[str, ...]
     calls: tuple[Call, ...]
-    kernels: frozenset[tuple[tuple[int, int], bool]]
+    kernels: frozenset[tuple[tuple[int, ...], bool]]
     convolutions: int
 
     @property
     def keeps_shape(self) -> bool:
         """Whether what comes out has the shape of what went in."""
         first, last = self.calls[0], self.calls[-1]
-        return len(first.inputs) == 1 and len(last.shape) == 4 and first.input_shapes[0] == last.shape
+        return len(first.inputs) == 1 and len(last.shape) in MAPS and first.input_shapes[0] == last.shape
 
     @property
     def output(self) -> Tensor:
@@ -42,7 +42,7 @@ class Unit:
 
     def like(self, other: "Unit") -> bool:
         """Whether `other`, which may be a block that changes the shape, has all kernels that this one has."""
-        spatial = {(size, depthwise) for size, depthwise in self.kernels if size != (1, 1)}
+        spatial = {(size, depthwise) for size, depthwise in self.kernels if max(size) > 1}
         return spatial <= other.kernels if spatial else other.convolutions >= self.convolutions
 
 
@@ -80,7 +80,7 @@ class Finder:
         for name, _ in module.named_children():
             path = child_path(parent, name)
             calls = self.record.calls.get(path, [])
-            if len(calls) > 1 and calls[0].keeps_shape and len(self.convs.get(path, ())) > 1:
+            if len(calls) > 1 and calls[0].keeps_shape and len(self._convs(path, calls[0])) > 1:
                 self.skipped.append(Skipped(path, f"it is called {len(calls)} times in one pass"))
             called += [(name, path, calls[0])] if len(calls) == 1 else []
         called.sort(key=lambda item: item[2].start)
@@ -109,15 +109,16 @@ class Finder:
             units = []
 
         for name, path, call in items:
-            if call.output is None or len(call.inputs) != 1 or call.others or len(call.shape) != 4:
-                if len(self.convs.get(path, ())) > 1 and any(len(s) == 4 for s in call.input_shapes):
+            if call.output is None or len(call.inputs) != 1 or call.others or len(call.shape) not in MAPS:
+                convs = self.convs.get(path, ())
+                if len(convs) > 1 and any(len(s) == len(convs[0].input_shape) for s in call.input_shapes):
                     self.skipped.append(Skipped(path, "it takes or gives something other than one feature map"))
                 close()
                 last = None
                 continue
             if last is not None and call.inputs[0] is not last:
                 close()
-            if self.convs.get(path):
+            if self._convs(path, call):
                 close_unit()
                 open_unit.append((name, path, call))
             elif open_unit and call.keeps_shape and not self._has_global(path):
@@ -130,7 +131,7 @@ class Finder:
 
     def _unit(self, items: list[tuple[str, str, Call]]) -> Unit:
         names, paths, calls = zip(*items, strict=True)
-        convs = [c for path in paths for c in self.convs.get(path, ())]
+        convs = [c for path, call in zip(paths, calls, strict=True) for c in self._convs(path, call)]
         return Unit(names, paths, calls, frozenset((c.kernel, c.depthwise) for c in convs), len(convs))
 
     def _look_at(self, parent: str, units: list[Unit], is_container: bool) -> None:
@@ -189,7 +190,7 @@ class Finder:
         if not composite and len({u.kernels for u in units}) > 1:
             units = units[1:]  # another kind of convolution came first
             composite = all(u.convolutions > 1 for u in units)
-        spatial = any(k != (1, 1) for u in units for k, _ in u.kernels)
+        spatial = any(max(k) > 1 for u in units for k, _ in u.kernels)
         if len(units) < (2 if composite else PLAIN_CONVOLUTIONS) or not spatial:
             if composite:
                 reason = "it is alone at its resolution" if spatial else "its convolutions are all 1x1"
@@ -214,25 +215,33 @@ class Finder:
 
     def _run(self, parent: str, units: list[Unit]) -> Run:
         shape = units[-1].calls[-1].shape[1:]
-        spaces = [c.input_shape[2:] for u in units[1:] for p in u.paths for c in self.convs.get(p, ())]
-        last = shape[1:] not in spaces and shape[:2] in spaces
-        C, H, W = (shape[2], shape[0], shape[1]) if last else shape
+        calls = [(path, call) for u in units[1:] for path, call in zip(u.paths, u.calls, strict=True)]
+        spaces = [c.input_shape[2:] for path, call in calls for c in self._convs(path, call)]
+        last = shape[1:] not in spaces and shape[:-1] in spaces
         return Run(
             kind="chain",
             parent=parent,
             units=tuple(u.names for u in units),
             keep=1,
             block=type(self.modules[units[-1].paths[0]]).__name__,
-            shape=(C, H, W),
+            shape=(shape[-1], *shape[:-1]) if last else shape,
             channels_last=last,
             signed=not self.record.non_negative(units[-1].output),
         )
 
     def _composite(self, run: Run) -> bool:
-        return run.is_dense or all(sum(len(self.convs.get(run.child(n), ())) for n in unit) > 1 for unit in run.units)
+        def convs(name: str) -> int:
+            path = run.child(name)
+            return len(self._convs(path, self.record.calls[path][0]))
+
+        return run.is_dense or all(sum(map(convs, unit)) > 1 for unit in run.units)
+
+    def _convs(self, path: str, call: Call) -> list[Convolution]:
+        """The convolutions of a module in as many dimensions as what it gives: not, say, those of channel attention."""
+        return [c for c in self.convs.get(path, ()) if len(c.input_shape) == len(call.shape)]
 
     def _has_global(self, path: str) -> bool:
-        return any(isinstance(m, GlobalLayer) for m in self.modules[path].modules())
+        return any(isinstance(m, GLOBAL_LAYERS) for m in self.modules[path].modules())
 
 
 def find_runs(model: nn.Module, record: Record) -> tuple[list[Run], list[Skipped]]:

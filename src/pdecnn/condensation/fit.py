@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.site import Run
-from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS, AnyGlobalLayer
 from pdecnn.shared.modules import eval_mode, listen, with_momentum
+from pdecnn.shared.trees import arguments, count, named_tensors, part, takes_images
+from pdecnn.training.batches import as_batch
 
 State = dict[str, Tensor]
 
@@ -28,7 +31,7 @@ class Fitted:
 
     The errors are mean squares relative to the variance of the target: 0 is perfect, 1 as good as a constant.
     They are measured on held-out images. `skipped` is that of the identity, that is, of leaving the blocks out; `kept`
-    is false if the model answered better, on held-out images, before its layers were fitted, and was left so.
+    is false if the model answered better, on held-out images, before this layer was fitted, and was left so.
     """
 
     site: str
@@ -63,14 +66,15 @@ def fit_layers(
 ) -> list[Fitted]:
     """Fits the Global layers of `student` in place and says how well it went.
 
-    One batch more than `batches` is read and held out. If the student's answers on it are further from the teacher's
-    in the end than they were at first, everything is put back.
+    One batch more than `batches` is read and held out. A layer after whose fit the student's answers on it are further
+    from the teacher's than they were before is put back.
 
     Args:
         student: What `plan.apply(teacher)` gave.
         teacher: The model before; it is not changed.
         plan: The plan.
-        data: Batches of inputs, one batch as a Tensor, or pairs of inputs and labels; labels are not read.
+        data: Batches of inputs, one batch as a Tensor, or pairs of inputs and labels; labels are not read. Inputs are
+            tensors, or what `pdecnn.distill` takes.
         batches: How many of them are used.
         steps: Steps of the optimiser for each layer; 0 leaves it at the regression of the norm.
         lr: Learning rate.
@@ -82,64 +86,66 @@ def fit_layers(
     layers = global_layers(student, plan.runs)
     batches_of = [data] if isinstance(data, Tensor) else data
     read = zip(range(batches + 1), batches_of, strict=False)
-    inputs, held = hold_out([b[0] if isinstance(b, (tuple, list)) else b for _, b in read])
-    start, norms = _state(student), _statistics(student)
+    inputs, held = hold_out([as_batch(b)[0] for _, b in read], teacher)
     # the Global layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
-    targets = collect(teacher, sources.values(), [*inputs, held], outputs=True)
+    targets, _ = collect(teacher, sources.values(), [*inputs, held], outputs=True)
     fitted = []
     for site, layer in layers.items():
-        x = _channels_first(collect(student, [site], [*inputs, held], outputs=False)[site], runs[site])
+        given, maps = collect(student, [site], [*inputs, held], outputs=False)
+        x = _channels_first(given[site], runs[site])
         y = _channels_first(targets[sources[site]], runs[site])
-        n = len(x) - len(held)
+        n = sum(maps[site][:-1])
         unseen = (x[n:], y[n:])
+        start, norms = _state(student), _statistics(student)
         found = fit_layer(layer, x[:n], y[:n], unseen, site=site, steps=steps, lr=lr, batch_size=batch_size, seed=seed)
-        fitted.append(found)
         recalibrate(student, site, inputs)
+        fitted.append(replace(found, kept=_keep_best(student, teacher, held, start, norms)))
         if progress:
             progress(str(fitted[-1]))
-    if layers and not _keep_best(student, teacher, held, start, norms):
-        return [replace(f, kept=False) for f in fitted]
     return fitted
 
 
-def hold_out(batches: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+def hold_out(batches: list[Any], model: nn.Module) -> tuple[list[Any], Any]:
     """All batches but the last, and the last; a single batch gives a quarter of itself."""
     if not batches:
         raise ValueError("fit_layers: data gave no batch.")
     if len(batches) > 1:
         return batches[:-1], batches[-1]
-    n = len(batches[0])
-    return ([batches[0][: n - max(1, n // 4)]], batches[0][n - max(1, n // 4) :]) if n > 1 else (batches, batches[0])
+    x, images = batches[0], takes_images(model, batches[0])
+    n = count(x, images)
+    if n < 2:
+        return batches, x
+    first = n - max(1, n // 4)
+    return [part(x, slice(first), images)], part(x, slice(first, None), images)
 
 
-def _keep_best(student: nn.Module, teacher: nn.Module, held: Tensor, start: State, norms: State) -> bool:
+def _keep_best(student: nn.Module, teacher: nn.Module, held: Any, start: State, norms: State) -> bool:
     """Keeps the state whose answers are nearest to the teacher's: the fitted one, with the statistics of the batch
     norms found anew or as they were, or the first; tells whether it is a fitted one."""
     fitted = _state(student)
     with torch.no_grad(), eval_mode(teacher):
-        wanted = teacher(held)
+        wanted = teacher(*arguments(teacher, held))
     distances = []
     for state in (fitted, {**fitted, **norms}, start):
         student.load_state_dict(state)
         with torch.no_grad(), eval_mode(student):
-            distances.append(_answer_distance(student(held), wanted))
+            distances.append(_answer_distance(student(*arguments(student, held)), wanted))
     best = min(range(3), key=lambda i: distances[i])
     student.load_state_dict((fitted, {**fitted, **norms}, start)[best])
     return best < 2
 
 
 def _answer_distance(out: Any, wanted: Any) -> float:
-    """KL divergence of logits; the mean square of other outputs, all tensors of them."""
-    if isinstance(wanted, Tensor):
-        if wanted.ndim == 2:
-            p, q = nnf.log_softmax(wanted, dim=1), nnf.log_softmax(out, dim=1)
-            found = float(nnf.kl_div(q, p, reduction="batchmean", log_target=True))
-        else:
-            found = _error(out, wanted)
-        return found if found == found else float("inf")
-    pairs = [(out[k], wanted[k]) for k in wanted] if isinstance(wanted, dict) else zip(out, wanted, strict=True)
-    return sum(_answer_distance(a, b) for a, b in pairs)
+    """KL divergence of logits; of other answers the mean square of all tensors whose shapes agree."""
+    if isinstance(wanted, Tensor) and wanted.ndim == 2:
+        p, q = nnf.log_softmax(wanted, dim=1), nnf.log_softmax(out, dim=1)
+        found = float(nnf.kl_div(q, p, reduction="batchmean", log_target=True))
+    else:
+        theirs, mine = named_tensors(wanted), named_tensors(out)
+        same = [n for n, q in theirs.items() if q.is_floating_point() and n in mine and mine[n].shape == q.shape]
+        found = sum(_error(mine[n], theirs[n]) for n in same)
+    return found if found == found else float("inf")
 
 
 def _state(model: nn.Module) -> State:
@@ -148,7 +154,7 @@ def _state(model: nn.Module) -> State:
 
 def _statistics(model: nn.Module) -> State:
     """The running statistics of the batch norms outside Global layers."""
-    inside = [name for name, m in model.named_modules() if isinstance(m, GlobalLayer)]
+    inside = [name for name, m in model.named_modules() if isinstance(m, GLOBAL_LAYERS)]
     return {
         key: value
         for key, value in _state(model).items()
@@ -157,8 +163,10 @@ def _statistics(model: nn.Module) -> State:
 
 
 @torch.no_grad()
-def collect(model: nn.Module, paths: Iterable[str], inputs: Iterable[Tensor], *, outputs: bool) -> dict[str, Tensor]:
-    """What the modules are given, or with `outputs` what they give, over all inputs, in eval mode."""
+def collect(
+    model: nn.Module, paths: Iterable[str], inputs: Iterable[Any], *, outputs: bool
+) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
+    """What the modules are given, or with `outputs` what they give, in eval mode, and how many maps of each input."""
     modules = {path: model.get_submodule(path) for path in paths}
     stores: dict[nn.Module, list[Tensor]] = {module: [] for module in modules.values()}
 
@@ -170,32 +178,40 @@ def collect(model: nn.Module, paths: Iterable[str], inputs: Iterable[Tensor], *,
 
     with eval_mode(model), listen(stores, after=after) if outputs else listen(stores, before=before):
         for x in inputs:
-            model(x)
-    return {path: torch.cat(stores[module]) for path, module in modules.items()}
+            model(*arguments(model, x))
+    counts = {path: [len(maps) for maps in stores[module]] for path, module in modules.items()}
+    return {path: _cat(stores[module]) for path, module in modules.items()}, counts
+
+
+def _cat(maps: list[Tensor]) -> Tensor:
+    """The maps of all batches; where images differ in size, the corner that all of them have."""
+    sizes = (min(n) for n in zip(*(q.shape[1:] for q in maps), strict=True))
+    corner = (slice(None), *map(slice, sizes))
+    return torch.cat([q[corner] for q in maps])
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, site: str, inputs: Iterable[Tensor]) -> None:
+def recalibrate(model: nn.Module, site: str, inputs: Iterable[Any]) -> None:
     """Gives the batch norms after `site` the statistics of their inputs now; Global layers keep theirs."""
     modules = list(model.named_modules())
     first = [name for name, _ in modules].index(site)
-    inside = {m for _, layer in modules if isinstance(layer, GlobalLayer) for m in layer.modules()}
-    after = [m for _, m in modules[first:] if isinstance(m, nn.BatchNorm2d) and m not in inside]
+    inside = {m for _, layer in modules if isinstance(layer, GLOBAL_LAYERS) for m in layer.modules()}
+    after = [m for _, m in modules[first:] if isinstance(m, _BatchNorm) and m not in inside]
     norms = [m for m in after if m.track_running_stats]
     with eval_mode(model), with_momentum(norms, None):
         for m in norms:
             m.reset_running_stats()
             m.train()
         for x in inputs:
-            model(x)
+            model(*arguments(model, x))
 
 
 def _channels_first(maps: Tensor, run: Run) -> Tensor:
-    return maps.permute(0, 3, 1, 2).contiguous() if run.channels_last else maps
+    return maps.movedim(-1, 1).contiguous() if run.channels_last else maps
 
 
 def fit_layer(
-    layer: GlobalLayer,
+    layer: AnyGlobalLayer,
     x: Tensor,
     y: Tensor,
     held: tuple[Tensor, Tensor] | None = None,
@@ -245,15 +261,15 @@ def fit_layer(
 
 
 @torch.no_grad()
-def _run(layer: GlobalLayer, x: Tensor, batch_size: int) -> Tensor:
+def _run(layer: AnyGlobalLayer, x: Tensor, batch_size: int) -> Tensor:
     with eval_mode(layer):
-        return torch.cat([layer(part) for part in torch.split(x, 4 * batch_size)])
+        return torch.cat([layer(maps) for maps in torch.split(x, 4 * batch_size)])
 
 
 @torch.no_grad()
-def _calibrate_coefficients(layer: GlobalLayer, x: Tensor) -> None:
+def _calibrate_coefficients(layer: AnyGlobalLayer, x: Tensor) -> None:
     """Gives the norms of the coefficients the statistics of these maps."""
-    norms = [m for part in (layer.velocity, layer.diffusion) for m in part.modules() if isinstance(m, nn.BatchNorm2d)]
+    norms = [m for pair in (layer.velocity, layer.diffusion) for m in pair.modules() if isinstance(m, _BatchNorm)]
     with eval_mode(layer), with_momentum(norms, 1.0):  # the norms of the first guess keep what they know
         for m in norms:
             m.train()
@@ -262,24 +278,26 @@ def _calibrate_coefficients(layer: GlobalLayer, x: Tensor) -> None:
 
 
 @torch.no_grad()
-def _regress_norm(layer: GlobalLayer, x: Tensor, y: Tensor, batch_size: int) -> None:
+def _regress_norm(layer: AnyGlobalLayer, x: Tensor, y: Tensor, batch_size: int) -> None:
     """Sets the output norm to the statistics of h^K and the scale and shift that best give the target, per channel."""
     norm = layer.norm
-    if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None or norm.running_var is None:
+    if not isinstance(norm, _BatchNorm) or norm.running_mean is None or norm.running_var is None:
         return
     states = []
     with eval_mode(layer):
-        for part in torch.split(x, 4 * batch_size):
-            h, source = layer.first_guess(part)
-            states.append(layer.solve(h, source, layer.coefficients(h)))
+        for maps in torch.split(x, 4 * batch_size):
+            h, source = layer.first_guess(maps)
+            states.append(layer.solve(h, source, layer.coefficients(h)))  # type: ignore[arg-type]
     h = torch.cat(states)
     target = y - x if layer.residual else y
-    mean, var = h.mean((0, 2, 3)), h.var((0, 2, 3), unbiased=False)
+    dims = (0, *range(2, h.ndim))
+    mean, var = h.mean(dims), h.var(dims, unbiased=False)
     norm.running_mean.copy_(mean)
     norm.running_var.copy_(var)
-    centred = (h - mean[:, None, None]) / (var + norm.eps).sqrt()[:, None, None]
-    norm.weight.copy_((centred * target).mean((0, 2, 3)) / centred.square().mean((0, 2, 3)).clamp_min(1e-12))
-    norm.bias.copy_(target.mean((0, 2, 3)))
+    each = (-1, *[1] * (h.ndim - 2))
+    centred = (h - mean.view(each)) / (var + norm.eps).sqrt().view(each)
+    norm.weight.copy_((centred * target).mean(dims) / centred.square().mean(dims).clamp_min(1e-12))
+    norm.bias.copy_(target.mean(dims))
 
 
 def _error(h: Tensor, y: Tensor) -> float:

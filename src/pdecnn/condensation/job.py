@@ -1,7 +1,8 @@
 """The whole way: a teacher and images in; a plan, a condensed student, its recovery, and the comparison out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -9,19 +10,24 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from pdecnn.condensation.compare import Figures, comparison_rows, figures
-from pdecnn.condensation.deployed import OnnxComparison, compare_onnx
-from pdecnn.condensation.distill import LR, NEW, distill, known_to
+from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
+from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
+from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import ExportError
+from pdecnn.shared.tables import make_table
+from pdecnn.shared.trees import part, takes_images
 from pdecnn.training import Loaders, evaluate, load_checkpoint
 from pdecnn.training.check import check_data
+from pdecnn.training.imitation import OwnLoss
+from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
@@ -37,7 +43,7 @@ class JobResult:
     """What `run_job` did and found; accuracies in per cent, by stage in the order of the job.
 
     `onnx` is None where it could not be had; `notes` then say why. Without labels (`labelled`) accuracies are agreement
-    with the teacher; without evaluation images there are none.
+    with the teacher; without evaluation images there are none. With a `metric` they are its values.
     """
 
     folder: Path
@@ -54,19 +60,30 @@ class JobResult:
     notes: tuple[str, ...] = ()
     threads: int = 1
     labelled: bool = True
+    metric: str = ""  # what `accuracies` are, if not accuracies
+    higher_is_better: bool = True
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table: label, before, after and change as text."""
         rows = [*comparison_rows(self.before, self.after, self.speedups), *(self.onnx.rows() if self.onnx else ())]
+        if self.metric:
+            b, a = self.before.accuracy or 0.0, self.after.accuracy or 0.0
+            label = self.metric + ("" if self.higher_is_better else " (less is better)")
+            return [(label, f"{b:.4g}", f"{a:.4g}", f"{a - b:+.4g}") if r[0] == "accuracy, %" else r for r in rows]
         if self.labelled:
             return rows
         return [("agreement with the teacher, %", *row[1:]) if row[0] == "accuracy, %" else row for row in rows]
 
+    @property
+    def worse(self) -> list[str]:
+        """What did not get better, and why."""
+        name = self.metric or ("accuracy, %" if self.labelled else "agreement with the teacher, %")
+        found = (self.before, self.after, self.plan, self.speedups, self.onnx)
+        return what_got_worse(*found, metric=name, higher_is_better=self.higher_is_better)
+
     def table(self) -> Table:
         """The rows as a table."""
-        table = Table("", title=f"{self.plan.model}, before and after")
-        for header in ("before", "after", "change"):
-            table.add_column(header, justify="right", no_wrap=True)
+        table = make_table(f"{self.plan.model}, before and after", ("",), ("before", "after", "change"))
         for row in self.rows():
             table.add_row(*row)
         return table
@@ -98,7 +115,9 @@ def run_job(
     teacher: nn.Module,
     data: Loaders,
     *,
-    image: Tensor | None = None,
+    image: Any = None,
+    loss: OwnLoss | None = None,
+    metric: Any = None,
     epochs: int = 10,
     seed: int = 0,
     lr: float = LR,
@@ -112,9 +131,10 @@ def run_job(
     progress: ProgressCallback | None = None,
     reporter: Callable[[], Reporter] = Reporter,
 ) -> tuple[nn.Module, JobResult]:
-    """Condenses a classifier and recovers its accuracy; returns the student, and everything is written to `folder`.
+    """Condenses a model and recovers what it lost; returns the student, and everything is written to `folder`.
 
-    Killed at any moment, it goes on with `resume=True` and gives the same bits.
+    Killed at any moment, it goes on with `resume=True` and gives the same bits. Under `torchrun` or `accelerate launch`
+    every process calls this: the first plans, fits and writes, and all share evaluation and distillation.
 
     Args:
         folder: Gets plan.json, the checkpoints `teacher` and `student`, result.json, report.html and, with the extra
@@ -122,6 +142,8 @@ def run_job(
         teacher: The model; it is not changed.
         data: Its images.
         image: One input; that of the first training image by default.
+        loss: A loss of the user's own, as in `distill`.
+        metric: What is measured in place of accuracy, as in `distill`.
         epochs: Epochs of distillation.
         seed: Seed of the student's new layers and of the distillation.
         lr: Learning rate of the blocks that stay.
@@ -135,41 +157,52 @@ def run_job(
         progress: Shows the planning, as in `plan`.
         reporter: Makes what shows the progress of the training.
     """
-    began, folder, say = perf_counter(), Path(folder), say or (lambda text: None)
-    data = known_to(teacher, check_data(teacher.eval(), data))
+    began, processes = perf_counter(), Processes()
+    folder = processes.first(lambda: Path(folder).absolute() if processes.count > 1 else Path(folder))
+    say = say if say is not None and processes.is_first else (lambda text: None)
+    processes.share(teacher)  # the weights of a network of the user's own may be drawn at random
+    further = dict(distill_options or {})
+    aims: dict[str, Any] = {k: further[k] for k in ("distance", "features") if k in further}
+    aims |= {"loss": loss, "metric": metric}
+    own = imitation(teacher.eval(), data, **aims)
+    data = known_to(teacher, check_data(teacher, data)) if own is None else data
     options, fitting = dict(plan_options or {}), dict(fit_options or {})
     settings = {
         "model": type(teacher).__name__, "weights": digest(teacher), "epochs": epochs, "seed": seed, "lr": lr,
         "new": new, "input": data.input, "classes": list(data.classes), "steps": len(data.train),
         "plan": {key: str(value) for key, value in options.items() if key != "progress"},
         "fit": {key: str(value) for key, value in fitting.items()},
-        "distill": {key: str(value) for key, value in (distill_options or {}).items()},
+        "distill": {key: getattr(value, "__qualname__", str(value)) for key, value in {**further, **aims}.items()},
     }  # fmt: skip
-    stages = Stages(folder, settings, resume=resume, arguments=arguments)
+    stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
     accuracies: dict[str, float] = {}
 
     def measured(stage: str, model: nn.Module) -> None:
         if data.evaluation is not None:
-            evaluation = data.evaluation
-            accuracies[stage] = stages.value(stage, lambda: evaluate(model, evaluation).accuracy)
+            judge: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
+            shared = {"rank": processes.rank, "world_size": processes.count, "reduce": processes.sum}
+            accuracies[stage] = stages.value(stage, lambda: judge(model, data.evaluation, **shared).accuracy)
 
     notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input}
     measured("teacher", teacher)
-    if not (folder / "teacher" / "config.json").is_file() or not resume:
-        save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
-    example = torch.zeros(1, *data.input["shape"]) if image is None else image[:1]
+    example = torch.zeros(1, *data.input["shape"]) if image is None else image
+    example = part(example, slice(1), takes_images(teacher, example))
 
-    if resume and (folder / "plan.json").is_file():
-        made = Plan.load(folder / "plan.json")
-    else:
-        made = plan(teacher, example, **options, progress=progress)
-        made.save(folder / "plan.json")
+    def plan_it() -> dict[str, Any]:
+        if not (folder / "teacher" / "config.json").is_file() or not resume:
+            save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
+        if not (resume and (folder / "plan.json").is_file()):
+            plan(teacher, example, **options, progress=progress).save(folder / "plan.json")
+        return Plan.load(folder / "plan.json").to_dict()
+
+    made = Plan.from_dict(processes.first(plan_it))
     seed_everything(seed, "condense")
     student = made.apply(teacher)
     if stages.finished:
         say(f"the job in {folder} is finished")
         stages.tidy()
-        load_checkpoint(folder / "student", model=student)
+        processes.first(lambda: load_checkpoint(folder / "student", model=student) and None)
+        processes.share(student)
         return student, JobResult.from_dict(stages.result(), folder)
     measured("new layers untrained", student)
 
@@ -182,47 +215,56 @@ def run_job(
 
     fitted = tuple(Fitted(**f) for f in stages.weights(FITTED, student, fit_them))
     measured("fitted, no labels", student)
-    if "fitted, no labels" in accuracies:
+    if "fitted, no labels" in accuracies and own is None:
         kind = "accuracy without any training on labels" if data.labelled else "agreement with the teacher"
         say(f"{kind}: {accuracies['fitted, no labels']:.2f} %")
 
     outcome = distill(
-        student, teacher, data, epochs=epochs, seed=seed, lr=lr, new=new, recipe={"evaluate_every": 1},
-        run_dir=folder / DISTILLATION, resume=(folder / DISTILLATION).is_dir(), reporter=reporter(),
-        **(distill_options or {}),
+        student, teacher, data, loss=loss, metric=metric, epochs=epochs, seed=seed, lr=lr, new=new,
+        recipe={"evaluate_every": 1, **further.pop("recipe", {})},
+        run_dir=folder / DISTILLATION, resume=processes.first((folder / DISTILLATION).is_dir), reporter=reporter(),
+        **further,
     )  # fmt: skip
     if outcome.status == "stopped":
         stages.add_seconds(perf_counter() - began)
         raise StoppedError(f"stopped at step {outcome.step} of distilling; all that was done is in {folder}")
+    processes.share(student)
     measured("distilled", student)
 
-    say("counting, timing, writing")
-    ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
-    save(student, folder / "student", **notes, accuracy=ends["after"])
-    files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
-    found, speedups = figures({"before": teacher, "after": student}, example, ends, files)
-    say("writing for ONNX Runtime, comparing, timing")
-    images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0][:SAMPLES]
-    onnx, lines = deploy(teacher, student, images, folder / "student.onnx")
-    result = JobResult(
-        folder=folder,
-        plan=made,
-        before=found["before"],
-        after=found["after"],
-        speedups=speedups,
-        accuracies=accuracies,
-        fitted=fitted,
-        history=tuple(outcome.history),
-        seed=seed,
-        seconds=stages.seconds + perf_counter() - began,
-        onnx=onnx,
-        notes=tuple(([data.note] if data.note else []) + lines),
-        threads=torch.get_num_threads(),
-        labelled=data.labelled,
-    )
-    write_report(result)
-    stages.finish(result.to_dict())
-    return student.eval(), result
+    def compare_them() -> JobResult:
+        say("counting, timing, writing")
+        ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
+        save(student, folder / "student", **notes, accuracy=ends["after"])
+        files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
+        batches = BATCHES if own is None else BATCHES[:1]
+        found, speedups = figures({"before": teacher, "after": student}, example, ends, files, batches=batches)
+        say("writing for ONNX Runtime, comparing, timing")
+        images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
+        images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
+        onnx, lines = deploy(teacher, student, images, folder / "student.onnx", batches, metadata=notes)
+        result = JobResult(
+            folder=folder,
+            plan=made,
+            before=found["before"],
+            after=found["after"],
+            speedups=speedups,
+            accuracies=accuracies,
+            fitted=fitted,
+            history=tuple(outcome.history),
+            seed=seed,
+            seconds=stages.seconds + perf_counter() - began,
+            onnx=onnx,
+            notes=tuple(([data.note] if data.note else []) + lines),
+            threads=torch.get_num_threads(),
+            labelled=data.labelled,
+            metric=own.metric_name if own else "",
+            higher_is_better=own is None or own.higher_is_better,
+        )
+        write_report(result)
+        stages.finish(result.to_dict())
+        return result
+
+    return student.eval(), processes.first(compare_them)
 
 
 def write_report(result: JobResult) -> Path:
@@ -233,13 +275,19 @@ def write_report(result: JobResult) -> Path:
 
 
 def deploy(
-    teacher: nn.Module, student: nn.Module, images: Tensor, path: Path
+    teacher: nn.Module,
+    student: nn.Module,
+    images: Any,
+    path: Path,
+    batches: Sequence[int] = BATCHES,
+    *,
+    metadata: Mapping[str, Any] | None = None,
 ) -> tuple[OnnxComparison | None, list[str]]:
     """The comparison in ONNX Runtime, and lines that say what is missing from it and why."""
     notes: list[str] = []
     try:
-        return compare_onnx(teacher, student, images, path, say=notes.append), notes
+        return compare_onnx(teacher, student, images, path, say=notes.append, batches=batches, metadata=metadata), notes
     except ImportError as error:  # the extra is not installed
         return None, [f"No ONNX file and no figures of it: {error}"]
-    except ExportError as error:
+    except (ExportError, ValueError, TypeError) as error:
         return None, [f"No {path.name}: {error}"]

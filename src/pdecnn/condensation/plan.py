@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape as escape_html
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
@@ -37,8 +38,11 @@ from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped,
 from pdecnn.condensation.trial import try_runs
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
+from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.names import close_to
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
+from pdecnn.shared.tables import make_table, short, to_html
+from pdecnn.shared.trees import arguments
 
 MAX_PLAN = 16 * MB
 FORMAT = "pdecnn-plan/1"
@@ -138,11 +142,10 @@ class Plan:
 
     def table(self) -> Table:
         """One row per run."""
-        table = Table(title=f"Plan for {self.model} on {', '.join('x'.join(map(str, s)) for s in self.input_shapes)}")
-        for header in ("run", "block", "shape", "blocks"):
-            table.add_column(header, overflow="fold", no_wrap=header == "run", min_width=4)
-        for header in ("params", "MACs"):
-            table.add_column(header, justify="right", no_wrap=True)
+        shapes = ", ".join("x".join(map(str, s)) for s in self.input_shapes)
+        table = make_table(
+            f"Plan for {self.model} on {shapes}", ("run", "block", "shape", "blocks"), ("params", "MACs")
+        )
         for run in self.runs:
             b, a = run.before, run.after
             shape = "x".join(map(str, run.shape))
@@ -157,6 +160,10 @@ class Plan:
         if self.skipped:
             yield f"Left alone ({len(self.skipped)}):"
             yield escape("\n".join(f"  {s.path}: {s.reason}" for s in self.skipped))
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape_html(s.path)}: {escape_html(s.reason)}</li>" for s in self.skipped)
+        return to_html(self.table()) + (f"<p>Left alone:</p><ul>{lines}</ul>" if lines else "")
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
@@ -177,23 +184,9 @@ def _change(before: int, after: int) -> str:
     return f"{short(before)} -> {short(after)}" if before != after else short(before)
 
 
-def short(n: float) -> str:
-    """A count in at most five characters.
-
-    Example:
-        >>> short(950), short(22_386), short(13_202_880)
-        ('950', '22.4k', '13.2M')
-    """
-    for unit in ("", "k", "M", "G", "T"):
-        if n < 999.5 or unit == "T":
-            return f"{n:.0f}" if not unit else f"{n:.3g}{unit}"
-        n /= 1000
-    raise AssertionError("unreachable")
-
-
 def plan(
     model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Any,
     *,
     keep: int = 1,
     K: int = 5,
@@ -209,7 +202,8 @@ def plan(
 
     Args:
         model: Any CNN; it is run once and not changed.
-        example_inputs: An input of the right shape, or the tuple of arguments; batch 1 is enough.
+        example_inputs: An input of the right shape; batch 1 is enough. Also the tuple of arguments, a dict of them by
+            name, or a list of images `(C, H, W)` for a detector.
         keep: Blocks that stay in each run, counted from the first.
         K: Time steps of the Global layers.
         init: First guess of the Global layers: `"identity"`, or `"block"`: one more block, with its weights.
@@ -232,7 +226,7 @@ def plan(
         (466906, 83194)
     """
     _check_arguments(model, keep, K, init)
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    inputs = arguments(model, example_inputs)
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)
     done()
@@ -258,7 +252,7 @@ def plan(
     if not runs:
         raise ValueError(_nothing(model, notes, skipped))
     description = dict(base) if base is not None else describe(model)
-    shapes = tuple(tuple(x.shape) for x in inputs if isinstance(x, Tensor))
+    shapes = tuple(tuple(x.shape) for x in tensors_in(inputs))
     result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), total, description)
     return _within(result, model, inputs, budget, progress) if budget else result
 
@@ -276,10 +270,11 @@ def _check_arguments(model: nn.Module, keep: int, K: int, init: str) -> None:
 
 
 def _try_record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    tensors = tensors_in(inputs)
     if not tensors:
         raise TypeError(
-            "plan: example_inputs must be a Tensor or a tuple with one, such as torch.zeros(1, 3, 224, 224)."
+            "plan: example_inputs must be a Tensor or a tuple with one, such as torch.zeros(1, 3, 224, 224); or a list "
+            "or dict of them."
         )
     device = next((p.device for p in model.parameters()), tensors[0].device)
     if tensors[0].device != device:

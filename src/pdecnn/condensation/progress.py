@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
+
+from pdecnn.shared.bars import make_bar
 
 ProgressCallback = Callable[[str, int, int], None]
 """Called with what is being done, how many of its parts are done, and how many there are; 0 begins a stage."""
@@ -72,11 +74,7 @@ class Bars:
         """A part of a stage is done."""
         if done == 0 or self.bar is None:
             self.close()
-            columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            )  # fmt: skip
-            self.bar = Progress(*columns, console=self.console)
+            self.bar = make_bar(self.console)
             self.bar.start()
             self.task = self.bar.add_task(text, total=total)
         self.bar.update(self.task, completed=done)

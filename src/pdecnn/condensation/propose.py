@@ -16,6 +16,7 @@ from pdecnn.condensation.apply import global_layer, own_replacement
 from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.site import Cost, Run
 from pdecnn.shared.modules import eval_mode, listen
+from pdecnn.shared.trees import count, is_images
 
 ROUNDS = 7  # samples of a latency
 BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
@@ -34,8 +35,9 @@ def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]
 
 
 def batch_of(inputs: tuple[Any, ...]) -> int:
-    """How many images the inputs hold."""
-    return next((x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.ndim), 1) or 1
+    """How many images the arguments hold."""
+    images = len(inputs) > 0 and is_images(inputs[0])
+    return count(inputs[0] if images else inputs, images) or 1
 
 
 def with_costs(run: Run, costs: Mapping[str, Cost], model: nn.Module) -> Run:
@@ -57,9 +59,9 @@ def _own_cost(run: Run, model: nn.Module) -> Cost | None:
     make = own_replacement(removed)
     if make is None:
         return None
-    C, H, W = run.shape
     like = next(model.parameters())
-    h = torch.zeros(1, *((H, W, C) if run.channels_last else run.shape), device=like.device, dtype=like.dtype)
+    shape = (*run.shape[1:], run.shape[0]) if run.channels_last else run.shape
+    h = torch.zeros(1, *shape, device=like.device, dtype=like.dtype)
     try:
         report = profile(make(copy.deepcopy(removed), run), h)
     except Exception:  # the trial of the plan says why

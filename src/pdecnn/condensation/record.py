@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from pdecnn.shared.modules import eval_mode, listen, tensors_in
 
+MAPS = (3, 4, 5)  # dimensions of the feature maps of signals, images and volumes
 _NON_NEGATIVE = ("relu", "relu_", "hardtanh", "hardtanh_", "sigmoid", "sigmoid_", "hardsigmoid", "hardsigmoid_")
 
 
@@ -39,16 +40,16 @@ class Call:
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether one 4-D tensor went in and one of the same shape came out."""
-        return len(self.inputs) == 1 and len(self.shape) == 4 and self.input_shapes[0] == self.shape
+        """Whether one feature map went in and one of the same shape came out."""
+        return len(self.inputs) == 1 and len(self.shape) in MAPS and self.input_shapes[0] == self.shape
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """One 2-D convolution: the module it ran in, the size of its kernel, and the shape it was given."""
+    """One convolution: the module it ran in, the size of its kernel, and the shape it was given."""
 
     where: str
-    kernel: tuple[int, int]
+    kernel: tuple[int, ...]
     depthwise: bool
     input_shape: tuple[int, ...]
 
@@ -156,7 +157,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.result.writers[id(t)] = packet.__name__
         if packet is torch.ops.aten.cat and isinstance(out, Tensor) and args[1:] in ((1,), (1 - out.ndim,)):
             self.result.concatenated[id(out)] = tuple(id(t) for t in args[0])
-        if packet is torch.ops.aten.convolution and args[1].ndim == 4:
+        if packet is torch.ops.aten.convolution:
             x, weight, groups = args[0], args[1], args[8]
             depthwise = groups == x.shape[1] and groups > 1
             self.result.convolutions.append(Convolution(where, tuple(weight.shape[2:]), depthwise, tuple(x.shape)))

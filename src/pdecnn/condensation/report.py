@@ -4,7 +4,6 @@ import io
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from pdecnn.analysis.cost import CostReport, profile
 from pdecnn.condensation.distill import LR
@@ -20,7 +19,10 @@ from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.job import JobResult, run_job
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import choose_progress
+from pdecnn.condensation.worse import what_got_worse
+from pdecnn.shared.tables import make_table
 from pdecnn.training.batches import as_loaders
+from pdecnn.training.imitation import OwnLoss
 from pdecnn.training.progress import Reporter, choose_reporter
 
 
@@ -44,15 +46,21 @@ class Report:
         """How many times faster for a batch of 1 and of 64, if the whole job was done."""
         return {} if self.job is None else self.job.speedups
 
+    @property
+    def worse(self) -> list[str]:
+        """What did not get better, and why."""
+        if self.job is None:
+            return what_got_worse(self.before, self.after, self.plan)
+        return self.job.worse
+
     def to_html(self) -> str:
         """A page with tables and figures, as report.html of a job; the tables alone if only planned and applied."""
-        if self.job is not None:
-            text: str = import_module("pdecnn.viz.report").page(self.job)  # that room stands on this one
-            return text
-        return f"<pre>{escape(str(self))}</pre>"
+        text: str = _pages().page(self.job or self)
+        return text
 
     def _repr_html_(self) -> str:
-        return self.to_html()
+        text: str = _pages().fragment(self.job or self)
+        return text
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -69,15 +77,13 @@ class Report:
             "after": _totals(self.after),
             "ratios": self.ratios,
             "fitted": [f.to_dict() for f in self.fitted],
+            "worse": self.worse,
             **({} if self.job is None else {"job": self.job.to_dict()}),
         }
 
     def table(self) -> Table:
         """Before and after, row by row."""
-        table = Table(title=f"{self.plan.model}, condensed")
-        table.add_column("")
-        for header in ("before", "after", "times fewer"):
-            table.add_column(header, justify="right")
+        table = make_table(f"{self.plan.model}, condensed", ("",), ("before", "after", "times fewer"))
         names = {
             "params": "parameters",
             "exact": "MACs, exact",
@@ -98,12 +104,22 @@ class Report:
         yield self.table()
         if self.job is not None:
             yield self.job.table()
+        yield from worse_lines(self.worse)
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
         console.print(self, highlight=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text
+
+
+def worse_lines(worse: list[str]) -> list[str]:
+    """The lines with their heading, none if there are none."""
+    return ["What did not get better:", *(f"  {line}" for line in worse)] if worse else []
+
+
+def _pages() -> Any:
+    return import_module("pdecnn.viz.report")  # that room stands on this one
 
 
 def _totals(cost: CostReport) -> dict[str, int]:
@@ -113,12 +129,14 @@ def _totals(cost: CostReport) -> dict[str, int]:
 
 def condense(
     model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Any,
     *,
     data: Iterable[Any] | None = None,
     fit: Mapping[str, Any] | None = None,
     train: Any = None,
     val: Any = None,
+    loss: OwnLoss | None = None,
+    metric: Any = None,
     epochs: int = 10,
     lr: float = LR,
     seed: int = 0,
@@ -134,12 +152,14 @@ def condense(
 
     Args:
         model: Any CNN; it is not changed.
-        example_inputs: An input of the right shape, or the tuple of arguments.
+        example_inputs: An input of the right shape; or the arguments as `plan` takes them.
         data: A few batches of real inputs (labels, if any, are not read): each Global layer is then fitted to the
             feature maps of the run it replaces. Without them the layers start untrained.
         fit: Options of `fit_layers`, such as `{"steps": 200}`.
         train: Images to distil on: a DataLoader, a torch Dataset, or an iterable of batches, with labels or without.
         val: The like, to measure accuracy on.
+        loss: Your loss, `loss(answer, y)`, as in `distill`.
+        metric: Your metric, `metric(answer, y)`, as in `distill`: it is in the report in place of accuracy.
         epochs: Passes over `train`.
         lr: Learning rate of the blocks that stay; that of new layers is ten times larger.
         seed: Seed of the new layers, of the order and of the augmentation.
@@ -157,7 +177,14 @@ def condense(
         True
     """
     if train is None:
-        given = {"val": val is not None, "output": output is not None, "resume": resume, "distill": bool(distill)}
+        given = {
+            "val": val is not None,
+            "loss": loss is not None,
+            "metric": metric is not None,
+            "output": output is not None,
+            "resume": resume,
+            "distill": bool(distill),
+        }
         for name in (name for name, is_given in given.items() if is_given):
             raise ValueError(f"condense: {name}= is for the whole job; give the images to distil on as train= too.")
     with nullcontext(None) if quiet else choose_progress() as shown:
@@ -167,14 +194,14 @@ def condense(
             small = made.apply(model)
             fitted = fit_layers(small, model, made, data, **(fit or {})) if data is not None else ()
             return small, Report(made, profile(model, example_inputs), profile(small, example_inputs), tuple(fitted))
-        if not isinstance(example_inputs, Tensor):
-            raise TypeError("condense: with train=, example_inputs must be a Tensor, one input of the model.")
         with nullcontext(output) if output is not None else TemporaryDirectory() as folder:
             small, result = run_job(
                 folder,
                 model,
                 as_loaders(train, val, seed=seed),
                 image=example_inputs,
+                loss=loss,
+                metric=metric,
                 epochs=epochs,
                 lr=lr,
                 seed=seed,

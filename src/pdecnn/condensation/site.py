@@ -54,8 +54,9 @@ class Run:
         units: The blocks in the order of their calls, each as the names of one or more children of `parent`.
         keep: How many blocks, counted from the first, stay as they are.
         block: The name of the class of the blocks, for the reader.
-        shape: `(C, H, W)` of the feature map, for a dense run that of the map after the transition.
-        channels_last: Whether the feature maps are `(N, H, W, C)`.
+        shape: `(C, H, W)` of the feature map, for a dense run that of the map after the transition; `(C, W)` of a
+            signal, `(C, D, H, W)` of a volume.
+        channels_last: Whether the channels of the feature maps are the last dimension, as in `(N, H, W, C)`.
         signed: Whether the feature map has negative values; the Global layer then adds to it and has no activation.
         K: Time steps of the Global layer.
         init: Its first guess F: `"identity"`, or `"block"`: the first of the removed blocks, which keeps its weights.
@@ -78,7 +79,7 @@ class Run:
     units: tuple[tuple[str, ...], ...]
     keep: int
     block: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     channels_last: bool = False
     signed: bool = True
     K: int = 5
@@ -169,9 +170,9 @@ class Run:
             and 1 <= self.keep <= len(self.units),
             f"K must be an int of at least 1, got {self.K!r:.80}": _is_int(self.K) and self.K >= 1,
             f"K must be at most {MAX_STEPS:,}, got {self.K!r:.80}": not _is_int(self.K) or self.K <= MAX_STEPS,
-            f"shape must be three sizes (C, H, W), got {self.shape!r:.80}": all(
-                _is_int(n) and n > 0 for n in self.shape
-            ),
+            f"shape must be sizes (C, H, W), (C, W) or (C, D, H, W), got {self.shape!r:.80}": len(self.shape)
+            in (2, 3, 4)
+            and all(_is_int(n) and n > 0 for n in self.shape),
             f"rms must be positive and finite, got {self.rms!r:.80}": self.rms >= 0 and math.isfinite(self.rms),
             f"costs must be given for each of {len(self.units)} blocks, got {len(self.costs)}": len(self.costs)
             in (0, len(self.units)),

@@ -11,6 +11,7 @@ from torch import nn
 
 from pdecnn.shared.files import clean_up, remove_folder, write_atomic
 from pdecnn.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, read_json, save_checkpoint
+from pdecnn.training.processes import Processes
 
 FORMAT = "pdecnn-job/1"
 FITTED, DISTILLATION, TEACHER = "fitted", "distillation", "teacher-run"  # folders that go when the job is done
@@ -19,34 +20,33 @@ FITTED, DISTILLATION, TEACHER = "fitted", "distillation", "teacher-run"  # folde
 class Stages:
     """The folder of a job: job.json with its settings and the values found so far, and the weights of its stages.
 
+    Where several processes do the job, all of them call the same methods; the first reads and writes, and tells the
+    others.
+
     Args:
         folder: The folder.
         settings: What decides the outcome, as plain data; a job is only continued with the same.
         resume: Continue what is there, if anything is.
         arguments: What the command was given, for `--resume` alone.
+        processes: Those that do the job.
     """
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, Any], *, resume: bool, arguments: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        resume: bool,
+        arguments: Mapping[str, Any] | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.folder, self.file = folder, folder / "job.json"
+        self.processes = Processes() if processes is None else processes
         settings = json.loads(json.dumps(dict(settings)))
         self.state: dict[str, Any] = {
             "format": FORMAT, "settings": settings, "arguments": arguments, "values": {}, "seconds": 0.0,
         }  # fmt: skip
-        folder.mkdir(parents=True, exist_ok=True)
-        clean_up(folder)
-        if resume and self.file.is_file():
-            found = read_job(folder)
-            _check_same(found["settings"], settings, folder)
-            self.state = {**found, "arguments": found.get("arguments") or arguments}
-        else:
-            self._start()
-
-    @property
-    def finished(self) -> bool:
-        """Whether everything was done."""
-        return (self.folder / "result.json").is_file()
+        self.state, self.finished = self.processes.first(lambda: self._open(resume))
 
     @property
     def seconds(self) -> float:
@@ -60,7 +60,7 @@ class Stages:
 
     def result(self) -> dict[str, Any]:
         """What `finish` wrote."""
-        return read_json(self.folder / "result.json")
+        return self.processes.first(lambda: read_json(self.folder / "result.json"))
 
     def value(self, name: str, find: Callable[[], Any]) -> Any:
         """What was found under this name before, or is found now."""
@@ -72,30 +72,49 @@ class Stages:
     def weights(self, name: str, model: nn.Module, make: Callable[[], Any]) -> Any:
         """Gives `model` the weights of a stage: those on disk, or those that `make` leaves in it; and its result."""
         path = self.folder / name
-        try:
-            return load_checkpoint(find_checkpoint(path), model=model).config["made"]
-        except CheckpointError:
-            made = make()
-            save_checkpoint(path, model, {"model": {"builder": "stage"}, "made": made})
-            return made
+
+        def found() -> Any:
+            try:
+                return load_checkpoint(find_checkpoint(path), model=model).config["made"]
+            except CheckpointError:
+                made = make()
+                save_checkpoint(path, model, {"model": {"builder": "stage"}, "made": made})
+                return made
+
+        made = self.processes.first(found)
+        self.processes.share(model)
+        return made
 
     def save(self) -> None:
         """Writes job.json."""
-        write_atomic(self.file, json.dumps(self.state, indent=2) + "\n")
+        if self.processes.is_first:
+            write_atomic(self.file, json.dumps(self.state, indent=2) + "\n")
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes the result; then what was only needed to continue goes."""
+        """Writes the result; then what was only needed to continue goes. The first process alone calls this."""
         write_atomic(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         self.tidy()
 
     def tidy(self, names: tuple[str, ...] = (FITTED, DISTILLATION, TEACHER)) -> None:
         """Removes the stages of a job that is done."""
         for name in names:
-            if (self.folder / name).is_dir():
+            if self.processes.is_first and (self.folder / name).is_dir():
                 remove_folder(self.folder / name)
 
-    def _start(self) -> None:
-        if self.file.is_file() and not self.finished:
+    def _open(self, resume: bool) -> tuple[dict[str, Any], bool]:
+        """The state to start from, and whether everything was done."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        clean_up(self.folder)
+        done = (self.folder / "result.json").is_file()
+        if not resume or not self.file.is_file():
+            self._start(done)
+            return self.state, False
+        found = read_job(self.folder)
+        _check_same(found["settings"], self.state["settings"], self.folder)
+        return {**found, "arguments": found.get("arguments") or self.state["arguments"]}, done
+
+    def _start(self, done: bool) -> None:
+        if self.file.is_file() and not done:
             raise FileExistsError(
                 f"condense: {self.folder} holds a job that was not finished. Continue it with --resume, or choose "
                 "another --output."

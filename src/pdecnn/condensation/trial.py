@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.condensation.apply import apply_runs, global_layers, start_coefficients
-from pdecnn.condensation.record import Record, record
+from pdecnn.condensation.record import MAPS, Record, record
 from pdecnn.condensation.site import Run
-from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.global_layer_nd import AnyGlobalLayer
 from pdecnn.shared.modules import listen
+from pdecnn.shared.trees import map_tensors, takes_targets
 
 
 def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], notes: Record) -> tuple[list[Run], str]:
@@ -28,10 +29,10 @@ def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], not
         small = apply_runs(model, runs)
         sites = {layer: site for site, layer in global_layers(small, runs).items()}
         with listen(sites, before=lambda layer, args, _: sizes.update({sites[layer]: _start(layer, args)})):
-            found = record(small, tuple(lively(x) for x in inputs))
+            found = record(small, map_tensors(inputs, lively))
     except Exception as error:
         return [], f"{type(error).__name__}: {error}"[:200]
-    failure = _difference(runs, notes, found)
+    failure = _difference(runs, notes, found, counts=takes_targets(model))
     return [dataclasses.replace(run, rms=sizes.get(run.site, 1.0)) for run in runs], failure
 
 
@@ -48,7 +49,7 @@ def lively(x: Any) -> Any:
     return noise.to(device=x.device, dtype=x.dtype)
 
 
-def _start(layer: GlobalLayer, args: tuple[Any, ...]) -> float:
+def _start(layer: AnyGlobalLayer, args: tuple[Any, ...]) -> float:
     """Starts the coefficients of a layer from the size of the map that it is given, and returns that."""
     h, _ = layer.first_guess(*args)
     rms = 1.0 if h.is_meta else float(f"{float(h.double().square().mean().sqrt()):.4g}")
@@ -56,13 +57,16 @@ def _start(layer: GlobalLayer, args: tuple[Any, ...]) -> float:
     return rms
 
 
-def _difference(runs: Sequence[Run], notes: Record, found: Record) -> str:
+def _difference(runs: Sequence[Run], notes: Record, found: Record, *, counts: bool) -> str:
+    """What is wrong, if anything; a detector `counts`: how many boxes it gives depends on its weights."""
     dead = [run.site for run in runs if run.site and not found.calls.get(run.site)]
     if dead:
         return f"the Global layer at {dead[0]} is not called"
     before, after = notes.output_shapes, found.output_shapes
     if any(run.is_dense for run in runs):  # the maps of a backbone become narrower
-        before, after = ([s[:1] + s[2:] if len(s) == 4 else s for s in shapes] for shapes in (before, after))
+        before, after = ([s[:1] + s[2:] if len(s) in MAPS else s for s in shapes] for shapes in (before, after))
+    if counts:
+        before, after = ([s[1:] for s in shapes] for shapes in (before, after))
     if before != after:
         return f"it returns {after}, not {before}"
     return "what it returns is not finite" if notes.finite and not found.finite else ""

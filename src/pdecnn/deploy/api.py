@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure
+from pdecnn.deploy.beside import write_beside
 from pdecnn.deploy.check import (
     TOLERANCE,
     Agreement,
@@ -25,12 +26,17 @@ from pdecnn.deploy.check import (
     first_difference,
     onnx_runner,
 )
+from pdecnn.deploy.flat import flatten
 from pdecnn.deploy.int8 import calibration_batches
 from pdecnn.deploy.lower import check_inputs
+from pdecnn.deploy.metadata import metadata_of, write_metadata
+from pdecnn.deploy.names import Names
 from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.shared.extras import require
-from pdecnn.shared.files import saving
+from pdecnn.shared.files import saving, sync_folder
+from pdecnn.shared.modules import tensors_in
 
+DYNAMIC = ("batch", "size", "nothing")
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
 
 
@@ -49,6 +55,7 @@ class ExportReport:
         int8: Whether convolutions and fully connected layers are in 8 bits.
         bytes: Size of the file.
         agreement: Comparison of the outputs; None if it was not asked for.
+        beside: What the file needs beside it: for fused operators their library, and a loader in Python.
     """
 
     path: str
@@ -57,6 +64,7 @@ class ExportReport:
     int8: bool
     bytes: int
     agreement: Agreement | None
+    beside: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -66,13 +74,16 @@ class ExportReport:
 def export(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_inputs: Tensor | Sequence[Tensor],
+    example_inputs: Any,
     *,
     format: str = "onnx",
     ops: str = "portable",
     int8: Tensor | Iterable[Tensor | Sequence[Tensor]] | None = None,
     opset: int = 20,
-    check: bool | Tensor | Sequence[Tensor] = True,
+    check: Any = True,
+    dynamic: str = "batch",
+    names: Names | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Writes `model` for an edge runtime, runs the file and compares.
 
@@ -82,14 +93,20 @@ def export(
     Args:
         model: Any model of ours, of timm, or built from our layers; it is exported in eval mode and not changed.
         path: Where the file goes.
-        example_inputs: One input or all of them, with the sizes to export for. The batch stays free (but in `.pte`).
+        example_inputs: One input or all of them, with the sizes to export for; or the dict or list that it takes.
         format: `"onnx"` for ONNX Runtime, `"pte"` for ExecuTorch, `"pt2"` for AOTInductor.
-        ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, for sessions made with
-            `pdecnn.deploy.session_options()`.
+        ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, whose library is put
+            beside the file, with a loader; `pdecnn.deploy.session_options()` knows it too.
         int8: Batches of training inputs to calibrate 8-bit convolutions with (ONNX alone); None for float.
         opset: Version of the ONNX operators; one that cannot be written is refused.
         check: Whether to compare, or the inputs to compare on; the example inputs by default. 8-bit files are compared
             too, but differ by design: read their agreement in the report.
+        dynamic: Which sizes of the inputs may change later: `"batch"` (none in `.pte`); `"size"` (ONNX alone): also
+            height and width, where the net allows it, compared at twice the size too; `"nothing"`.
+        names: `{"inputs": [...], "outputs": [...]}` (ONNX alone). By default `input`, or the arguments of `forward` if
+            they are several; `logits`, `output`, or the keys of the dict that the model returns.
+        metadata: What the file says of itself (ONNX alone), such as `{"classes": ["cat", "dog"]}`; size, mean and std
+            as far as the model knows them, and the version of pdecnn, are always there.
 
     Example:
         >>> import tempfile, timm
@@ -98,28 +115,37 @@ def export(
         ...     pdecnn.export(net, f"{folder}/net.onnx", torch.rand(2, 1, 28, 28)).agreement.top1
         1.0
     """
-    _check_options(format, ops, int8 is not None, opset)
+    _check_options(format, ops, int8 is not None, opset, dynamic, names, metadata)
     target = _check_path(path, format)
-    inputs = check_inputs(model, example_inputs)
-    at = inputs if isinstance(check, bool) else check_inputs(model, check)
+    own, (model, found_names) = model, flatten(model, example_inputs)
+    names = names or found_names or None
+    inputs = check_inputs(model, tensors_in(example_inputs))
+    at = inputs if isinstance(check, bool) else check_inputs(model, tensors_in(check))
+    compared = (at, _twice_as_large(model, at)) if dynamic == "size" else (at,)
     batches = None if int8 is None else calibration_batches(int8, inputs)
-    temporary = _temporary_beside(target)
+    with saving(target):
+        temporary = _temporary_beside(target)
     try:
-        write, load = _writers(format, ops, opset, batches)
+        write, load = _writers(format, ops, opset, batches, dynamic)
         with saving(target):
-            write(model, inputs, temporary)
+            write(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
         agreement = None
         if check is not False:
-            agreement = compare(answers(model, at), _run(load, temporary, at))
             run_part = partial(_run_part, write, load, target.suffix)
-            _refuse_if_different(agreement, model, at, target, run_part, int8 is not None)
+            for x in compared:
+                found = compare(answers(model, x), _run(load, temporary, x))
+                _refuse_if_different(found, model, x, target, run_part, int8 is not None)
+                agreement = agreement or found
         size = temporary.stat().st_size
+        beside = write_beside(target) if ops == "fused" else ()
         with saving(target):
+            sync_folder(temporary)  # of a file: its content
             os.replace(temporary, target)
+            sync_folder(target.parent)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
-    return ExportReport(str(target), format, ops, int8 is not None, size, agreement)
+    return ExportReport(str(target), format, ops, int8 is not None, size, agreement, tuple(map(str, beside)))
 
 
 def session(path: str | os.PathLike[str], *, ops: str = "portable", threads: int | None = None) -> Any:
@@ -131,22 +157,32 @@ def session(path: str | os.PathLike[str], *, ops: str = "portable", threads: int
     return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
 
 
-Write = Callable[[nn.Module, Sequence[Tensor], Path], None]
+Write = Callable[..., None]  # (model, inputs, path), and for ONNX names and metadata
 Load = Callable[[Path], Runner]
 
 
-def _writers(format: str, ops: str, opset: int, batches: Any) -> tuple[Write, Load]:
+def _writers(format: str, ops: str, opset: int, batches: Any, dynamic: str) -> tuple[Write, Load]:
     if format == "pte":
         from pdecnn.deploy.executorch import load_pte, write_pte
 
-        return write_pte, load_pte
+        return lambda model, inputs, path, **_: write_pte(model, inputs, path), load_pte
     if format == "pt2":
         from pdecnn.deploy.aot import load_pt2, write_pt2
 
-        return write_pt2, load_pt2
+        return lambda model, inputs, path, **_: write_pt2(model, inputs, path), load_pt2
 
-    def write(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
-        proto = to_onnx(model, inputs, ops=ops, opset=opset)
+    def write(
+        model: nn.Module,
+        inputs: Sequence[Tensor],
+        path: Path,
+        *,
+        names: Names | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        proto = to_onnx(model, inputs, ops=ops, opset=opset, names=names, dynamic=dynamic)
+        if dynamic == "size":
+            _refuse_fixed_sizes(proto, model)
+        write_metadata(proto, metadata or {})
         if batches is None:
             path.write_bytes(proto.SerializeToString())
             return
@@ -155,10 +191,37 @@ def _writers(format: str, ops: str, opset: int, batches: Any) -> tuple[Write, Lo
 
         small = quantise(proto, batches)
         clean(small)
+        write_metadata(small, metadata or {})
         path.write_bytes(small.SerializeToString())
         _warn_if_slower(proto, path, inputs)
 
     return write, lambda path: onnx_runner(session(path, ops=ops))
+
+
+def _refuse_fixed_sizes(proto: Any, model: nn.Module) -> None:
+    for item in proto.graph.input:
+        sizes = item.type.tensor_type.shape.dim
+        fixed = [d.dim_value for i, d in enumerate(sizes) if i > 1 and not d.dim_param]
+        if fixed:
+            raise ValueError(
+                f"export: dynamic='size' asks for free height and width, but {type(model).__name__} fixes sizes of "
+                f"{item.name} to {', '.join(map(str, fixed))}, as nets do whose layers know the size of their maps. "
+                "Use dynamic='batch'."
+            )
+
+
+def _twice_as_large(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """One sample, beside and below itself; a ValueError if the model does not run on it."""
+    large = [x[:1].repeat(1, 1, *[2] * (x.ndim - 2)) if x.ndim > 2 else x[:1] for x in inputs]
+    try:
+        answers(model, large)
+    except Exception as error:  # a model may refuse in any way
+        shapes = ", ".join(str(tuple(x.shape)) for x in large)
+        raise ValueError(
+            f"export: dynamic='size' asks for free height and width, but {type(model).__name__} does not run on inputs "
+            f"of shape {shapes}: {error}. Use dynamic='batch'."
+        ) from error
+    return large
 
 
 def _run(load: Load, file: Path, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -220,13 +283,24 @@ def _warn_if_slower(proto: Any, small: Path, inputs: Sequence[Tensor]) -> None:
         )
 
 
-def _check_options(format: str, ops: str, int8: bool, opset: int) -> None:
+def _check_options(
+    format: str,
+    ops: str,
+    int8: bool,
+    opset: int,
+    dynamic: str,
+    names: Names | None,
+    metadata: Mapping[str, Any] | None,
+) -> None:
     if format not in FORMATS:
         raise ValueError(f"export: format must be one of {', '.join(map(repr, FORMATS))}, got {format!r}.")
     if ops not in OPS:
         raise ValueError(f"export: ops must be one of {', '.join(map(repr, OPS))}, got {ops!r}.")
-    if format != "onnx" and (ops == "fused" or int8):
-        what = "ops='fused'" if ops == "fused" else "int8"
+    if dynamic not in DYNAMIC:
+        raise ValueError(f"export: dynamic must be one of {', '.join(map(repr, DYNAMIC))}, got {dynamic!r}.")
+    given = {"ops='fused'": ops == "fused", "int8": int8, "names": names, "metadata": metadata}
+    given["dynamic"] = dynamic != "batch"
+    for what in (what for what, is_given in given.items() if is_given and format != "onnx"):
         raise ValueError(f"export: {what} is for format='onnx', got format={format!r}.")
     if ops == "fused" and int8:
         raise ValueError("export: int8 is calibrated on portable operators; use ops='portable'.")

@@ -26,7 +26,7 @@ class Agreement:
 
     Attributes:
         max_error: Largest difference, relative to the largest output of the model.
-        top1: Share of samples with the same largest output.
+        top1: Share of samples, or of the places of their maps, with the same largest output.
         samples: Number of samples compared.
     """
 
@@ -55,7 +55,7 @@ def compare(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Agreement:
 
 
 def _rows(q: Tensor) -> Tensor:
-    return (q.flatten(1) if q.ndim > 1 else q.reshape(-1, 1)).double()
+    return (q if q.ndim > 1 else q.reshape(-1, 1)).double()
 
 
 def relative_error(expected: Tensor, got: Tensor) -> float:

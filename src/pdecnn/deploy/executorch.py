@@ -19,8 +19,8 @@ def write_pte(model: nn.Module, inputs: Sequence[Tensor], path: Path) -> None:
     """Writes `model` for the batch of `inputs`; XNNPACK plans its memory for fixed sizes."""
     exir = require("executorch.exir", "executorch")
     xnnpack = require("executorch.backends.xnnpack.partition.xnnpack_partitioner", "executorch")
-    lowered = lower(model, inputs, dynamic_batch=False)
-    program = trace(lowered, inputs, dynamic_batch=False)
+    lowered = lower(model, inputs, dynamic="nothing")
+    program = trace(lowered, inputs, dynamic="nothing")
     edge = exir.to_edge_transform_and_lower(program, partitioner=[xnnpack.XnnpackPartitioner()])
     path.write_bytes(edge.to_executorch().buffer)
 

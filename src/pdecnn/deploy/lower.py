@@ -18,7 +18,7 @@ def lower(
     example_inputs: Tensor | Sequence[Tensor],
     *,
     keep: Iterable[Any] = (),
-    dynamic_batch: bool = True,
+    dynamic: str = "batch",
 ) -> fx.GraphModule:
     """Returns a graph that computes what `model` computes in eval mode, to 1e-5, in portable operators.
 
@@ -27,9 +27,10 @@ def lower(
 
     Args:
         model: Any model of ours, of timm or built from our layers.
-        example_inputs: One input, or all of them; the sizes but the batch are fixed to theirs.
+        example_inputs: One input, or all of them.
         keep: Operators of pdecnn to leave as they are.
-        dynamic_batch: Whether the first dimension of the inputs may change.
+        dynamic: Which sizes of the inputs may change: `"nothing"`, `"batch"`, or `"size"`: the batch and all that comes
+            after the channels.
 
     Example:
         >>> from pdecnn.layers import GlobalLayer
@@ -40,7 +41,7 @@ def lower(
     inputs = check_inputs(model, example_inputs)
     kept = set(keep)
     table = {op: form for op, form in TABLE.items() if op not in kept}
-    return lower_with(table, model, inputs, dynamic_batch=dynamic_batch)
+    return lower_with(table, model, inputs, dynamic=dynamic)
 
 
 def lower_with(
@@ -49,12 +50,12 @@ def lower_with(
     inputs: Sequence[Tensor],
     *,
     whole_layers: bool = True,
-    dynamic_batch: bool = True,
+    dynamic: str = "batch",
 ) -> fx.GraphModule:
     """`lower` with the operators of pdecnn written as in `table`; see `prepare` for `whole_layers`."""
     twin = prepare(copy.deepcopy(model).eval(), whole_layers=whole_layers)
     try:
-        program = trace(WithTable(twin, table), inputs, dynamic_batch=dynamic_batch)
+        program = trace(WithTable(twin, table), inputs, dynamic=dynamic)
     except Exception as error:  # torch.export has many kinds, most of them private
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
@@ -67,16 +68,23 @@ def lower_with(
     return simplify(module)
 
 
-def trace(module: nn.Module, inputs: Sequence[Tensor], *, dynamic_batch: bool = True) -> torch.export.ExportedProgram:
+def trace(module: nn.Module, inputs: Sequence[Tensor], *, dynamic: str = "batch") -> torch.export.ExportedProgram:
     """`torch.export` without gradients; a batch of one in the example becomes two, since torch fixes sizes of one."""
     shapes: tuple[Any, ...] | None = None
-    if dynamic_batch:
+    if dynamic != "nothing":
         inputs = [x if len(x) > 1 else torch.cat([x, x]) for x in inputs]
-        batch = torch.export.Dim("batch", min=1)
-        each = tuple({0: batch} for _ in inputs)
+        each = _free_dimensions(inputs, dynamic)
         shapes = (each,) if isinstance(module, WithTable) else each  # its inputs are one variadic argument
     with torch.no_grad():
         return torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
+
+
+def _free_dimensions(inputs: Sequence[Tensor], dynamic: str) -> tuple[dict[int, Any], ...]:
+    """The dimensions of each input that may change; AUTO finds what a net asks of them, such as multiples of 32."""
+    if dynamic == "batch":
+        batch = torch.export.Dim("batch", min=1)
+        return tuple({0: batch} for _ in inputs)
+    return tuple(dict.fromkeys((0, *range(2, x.ndim)), torch.export.Dim.AUTO) for x in inputs)
 
 
 def check_inputs(model: nn.Module, example_inputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

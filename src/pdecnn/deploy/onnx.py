@@ -1,6 +1,7 @@
 """Writing ONNX: from a lowered graph to a clean, checked model."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
@@ -10,10 +11,13 @@ from torch import Tensor, nn
 
 from pdecnn.deploy import rows
 from pdecnn.deploy.lower import check_inputs, lower, lower_with, trace
-from pdecnn.deploy.portable import Table, WithTable
+from pdecnn.deploy.names import Names, check_names, input_names, output_names
+from pdecnn.deploy.portable import TABLE, Table, WithTable
+from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES
 from pdecnn.shared.extras import require
+from pdecnn.shared.modules import eval_mode
 
 DOMAIN, DOMAIN_VERSION = "pdecnn", 1
 OPS = ("portable", "fused")
@@ -26,35 +30,37 @@ def to_onnx(
     *,
     ops: str = "portable",
     opset: int = 20,
-    names: Mapping[str, Sequence[str]] | None = None,
+    names: Names | None = None,
+    dynamic: str = "batch",
 ) -> Any:
-    """An `onnx.ModelProto` that computes `model`, with a free batch, checked by `onnx.checker`.
+    """An `onnx.ModelProto` that computes `model`, checked by `onnx.checker`.
 
     Args:
         model: What to export.
-        inputs: Example inputs; the sizes but the batch are fixed to theirs.
+        inputs: Example inputs.
         ops: `"portable"`: ONNX operators alone; `"fused"`: Global layers are nodes of the domain `pdecnn`, which
             `pdecnn.deploy.session_options()` knows.
         opset: Version of the ONNX operators.
-        names: `{"inputs": [...], "outputs": [...]}`; `input`, `logits` and numbered ones by default.
+        names: `{"inputs": [...], "outputs": [...]}`; found by `deploy.names` by default.
+        dynamic: Which sizes of the inputs may change, as in `lower`.
     """
     onnx = require("onnx", "export")
     require("onnxscript", "export")
+    called = _names(model, inputs, names or {})
     if ops == "fused":
-        lowered: nn.Module = WithTable(lower(model, inputs, keep=FUSED), NODES)
-    else:
-        lowered = lower_with(rows.TABLE, model, check_inputs(model, inputs))
-    program = trace(lowered, inputs)
-    outputs = len(program.graph_signature.output_specs)
-    names = names or {"inputs": _numbered("input", len(inputs)), "outputs": _numbered("logits", outputs)}
+        lowered: nn.Module = WithTable(lower(model, inputs, keep=FUSED, dynamic=dynamic), NODES)
+    else:  # rows are for sizes that are known
+        table = rows.TABLE if dynamic != "size" else TABLE
+        lowered = lower_with(table, model, check_inputs(model, inputs), dynamic=dynamic)
+    program = trace(lowered, inputs, dynamic=dynamic)
     noise = io.StringIO()  # the exporter reports its progress, which is not ours to print
     try:
         with redirect_stdout(noise), redirect_stderr(noise), torch.no_grad():
             exported: Any = torch.onnx.export(
                 program,
                 (),
-                input_names=list(names["inputs"]),
-                output_names=list(names["outputs"]),
+                input_names=called["inputs"],
+                output_names=called["outputs"],
                 opset_version=opset,
                 dynamo=True,
                 verbose=False,
@@ -67,6 +73,7 @@ def to_onnx(
     if written != opset:  # the exporter says so in a log line alone
         raise ValueError(f"export: opset {opset} cannot be written for this model, only {written}.")
     clean(proto)
+    name_sizes(proto)
     onnx.checker.check_model(proto, full_check=ops == "portable")
     return proto
 
@@ -95,14 +102,37 @@ def clean(proto: Any) -> None:
     graph.name = "main"
 
 
-def _numbered(stem: str, count: int) -> list[str]:
-    return [stem if i == 0 else f"{stem}_{i}" for i in range(count)]
+def _names(model: nn.Module, inputs: Sequence[Tensor], given: Names) -> dict[str, list[str]]:
+    """What the user calls inputs and outputs, or else the model."""
+    with eval_mode(model), torch.no_grad():
+        own = output_names(model(*[x.clone() for x in inputs]))
+    check_names(given, len(inputs), len(own))
+    return {
+        "inputs": list(given.get("inputs", ())) or input_names(model, len(inputs)),
+        "outputs": list(given.get("outputs", ())) or own,
+    }
+
+
+SIZES = {3: ("length",), 4: ("height", "width"), 5: ("depth", "height", "width")}
+
+
+def name_sizes(proto: Any) -> None:
+    """Calls the free sizes of the first input `batch`, `height` and `width`; torch gives them numbers."""
+    graph = proto.graph
+    dims = graph.input[0].type.tensor_type.shape.dim
+    words = ("batch", "channels", *SIZES.get(len(dims), ()))
+    called = {dim.dim_param: word for dim, word in zip(dims, words, strict=False) if dim.dim_param}
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param:  # a name, or a formula of names
+                dim.dim_param = re.sub(r"\w+", lambda name: called.get(name[0], name[0]), dim.dim_param)
 
 
 def _global_layer(
-    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any
-) -> Tensor:
-    steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
+    residual: bool, output_act: str, *options: Any,
+) -> Tensor:  # fmt: skip
+    steps = Steps(*options)
     attributes = {
         **steps._asdict(),
         "boundary": BOUNDARIES[steps.boundary],
@@ -114,13 +144,12 @@ def _global_layer(
     return _node("GlobalLayer", (h, x, weight, bias, scale, shift), steps.K, attributes)
 
 
-def _advection_diffusion(
-    h: Tensor, h_prev: Tensor | None, u: Tensor, v: Tensor, D_x: Tensor, D_y: Tensor, f: Tensor | None,
-    K: int, dt: float, dx: float, dy: float, boundary: str,
-) -> Tensor:  # fmt: skip
-    inputs = [h if q is None else q for q in (h, h_prev, u, v, D_x, D_y, f)]  # an unused input is filled with h
-    attributes = {"dt": dt, "dx": dx, "dy": dy, "boundary": BOUNDARIES[boundary], "has_source": f is not None}
-    return _node("AdvectionDiffusion", inputs, K, attributes)
+def _advection_diffusion(*arguments: Any) -> Tensor:
+    problem = Problem(*arguments)
+    inputs = [problem.h if q is None else q for q in problem.tensors]  # an unused input is filled with h
+    attributes = {name: getattr(problem, name) for name in ("dt", "dx", "dy")}
+    codes = {"boundary": BOUNDARIES[problem.boundary], "has_source": problem.f is not None}
+    return _node("AdvectionDiffusion", inputs, problem.K, attributes | codes)
 
 
 def _node(name: str, inputs: Sequence[Tensor], K: int, attributes: Mapping[str, int | float]) -> Tensor:

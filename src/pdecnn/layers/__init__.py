@@ -5,7 +5,8 @@ from pdecnn.layers.blocks import BasicBlock, ResidualChain
 from pdecnn.layers.cp_block import CPBlock, LiftedBlock, lift
 from pdecnn.layers.depthwise import DepthwiseConv2d
 from pdecnn.layers.equilibrium import Equilibrium
-from pdecnn.layers.global_layer import GlobalLayer, set_steps
+from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.global_layer_nd import GlobalLayer1d, GlobalLayer3d, set_steps
 from pdecnn.layers.linear_mix import LinearMixConv2d
 from pdecnn.layers.ode_block import ODEBlock
 from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
@@ -31,6 +32,8 @@ __all__ = [
     "EulerStep",
     "ExplicitReactionDiffusion",
     "GlobalLayer",
+    "GlobalLayer1d",
+    "GlobalLayer3d",
     "HardBall",
     "ImplicitReactionDiffusion",
     "LiftedBlock",

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
+from pdecnn.shared.trees import named_tensors
+
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
@@ -39,8 +41,8 @@ def with_momentum(norms: Sequence[_BatchNorm], momentum: float | None) -> Iterat
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors of a model's arguments or of its answer, in order."""
-    return [q for q in tree_leaves(tree) if isinstance(q, Tensor)]
+    """The tensors of a model's arguments or of its answer, in order; dataclasses and kinds of lists and dicts too."""
+    return [q for leaf in tree_leaves(tree) for q in named_tensors(leaf).values()]
 
 
 @contextmanager
@@ -123,7 +125,9 @@ def norm_affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     return affine(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps)
 
 
-def affine(weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def affine(
+    weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """`norm_affine` of the parameters and statistics of a norm, in the type of the statistics."""
     scale = torch.rsqrt(var.double() + eps)
     scale = scale if weight is None else scale * weight.double()

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.trees import count, is_images, named_tensors, part
 from pdecnn.training.data import Batch, Dataset
 from pdecnn.training.folders import UNKNOWN
 from pdecnn.training.loaders import Loaders
-from pdecnn.training.own import in_memory, of_datasets, process
+from pdecnn.training.own import in_memory, of_datasets
+from pdecnn.training.processes import process
 from pdecnn.training.seeding import seed_everything
 
 KEYS = ("image", "images", "pixel_values", "x", "input"), ("label", "labels", "y", "target")
@@ -23,7 +25,8 @@ KEYS = ("image", "images", "pixel_values", "x", "input"), ("label", "labels", "y
 def as_loaders(train: Any, val: Any = None, *, batch_size: int = 64, seed: int = 0) -> Loaders:
     """Loaders of whatever has images: Loaders, a dataset of ours, a DataLoader, a torch Dataset, batches, or a Tensor.
 
-    Batches are tensors, pairs `(x, y)`, or dicts with the entries image and label. Without labels, y is -1 throughout.
+    Batches are pairs `(x, y)`, tensors x, or dicts with the entries image and label; x and y are what model and loss
+    take, such as tensors, or lists of images and of boxes. Without labels, y is -1 throughout.
 
     Example:
         >>> loaders = as_loaders([(torch.zeros(4, 3, 8, 8), torch.tensor([0, 1, 2, 1]))])
@@ -39,7 +42,7 @@ def as_loaders(train: Any, val: Any = None, *, batch_size: int = 64, seed: int =
     if isinstance(train, (str, Path)):
         raise TypeError(f"data: got the path {str(train)!r}; pdecnn.training.open_data reads folders.")
     if _is_map(train):
-        first = as_batch([torch.as_tensor(part)[None] for part in _item(train[0])])
+        first = as_batch(default_collate([_Items(train)[0]]))
         loaders = of_datasets(_Items(train), _Items(train), None, batch_size=batch_size, seed=seed)
     else:
         batches = EpochBatches(train, seed)
@@ -47,8 +50,8 @@ def as_loaders(train: Any, val: Any = None, *, batch_size: int = 64, seed: int =
         if first is None:
             raise ValueError("data: the training batches are empty.")
         loaders = Loaders(batches, None, (), {}, _Again(train))
-    labelled = bool((first[1] >= 0).all())
-    described = {"shape": list(first[0].shape[1:])}
+    labelled = has_labels(first[1])
+    described = {"shape": list(first[0].shape[1:])} if isinstance(first[0], Tensor) else {}
     tests = None if val is None else _Again(_loader(val) if _is_map(val) else val)
     return Loaders(loaders.train, tests, (), described, loaders.plain, labelled)
 
@@ -64,9 +67,10 @@ def _is_map(data: Any) -> bool:
 
 
 def _item(item: Any) -> tuple[Any, ...]:
+    """Inputs and labels, if there are any."""
     if isinstance(item, Mapping):
         found = [next((item[key] for key in keys if key in item), None) for keys in KEYS]
-        return tuple(part for part in found if part is not None)
+        return tuple(part for part in found if part is not None) if found[0] is not None else (item,)
     return tuple(item) if isinstance(item, (tuple, list)) else (item,)
 
 
@@ -85,16 +89,24 @@ class _Items:
 
 
 def as_batch(batch: Any) -> Batch:
-    """Images and labels of a batch; a label that is not there is -1."""
+    """Inputs and labels of a batch; a label that is not there is -1."""
     parts = _item(batch)
-    if not parts or not isinstance(parts[0], Tensor):
+    if not parts or not named_tensors(parts[0]):
         kind = type(parts[0]).__name__ if parts else "nothing"
         raise TypeError(
             f"data: a batch must be a Tensor of images, a pair (x, y) or a dict, got one with {kind} first."
         )
-    x = parts[0]
-    y = torch.as_tensor(parts[1]) if len(parts) > 1 else torch.full((len(x),), UNKNOWN)
+    x, y = parts[0], parts[1] if len(parts) > 1 else None
+    if y is None:
+        y = torch.full((count(x, is_images(x)),), UNKNOWN)
+    elif not named_tensors(y):
+        y = torch.as_tensor(y)
     return x, y
+
+
+def has_labels(y: Any) -> bool:
+    """Whether the labels of a batch are known: -1 stands for one that is not."""
+    return not isinstance(y, Tensor) or y.ndim != 1 or y.is_floating_point() or bool((y >= 0).all())
 
 
 class EpochBatches:
@@ -117,7 +129,22 @@ class EpochBatches:
         rank, world_size = process()
         seed_everything(self.seed, "epoch", epoch)
         for x, y in map(as_batch, islice(self.source, start, None)):
-            yield x[rank::world_size], y[rank::world_size]
+            images = is_images(x)
+            mine = share_of(count(x, images), rank, world_size)
+            yield part(x, mine, images), part(y, mine, images and isinstance(y, (list, tuple)))
+
+
+def share_of(n: int, rank: int, world_size: int) -> slice | list[int]:
+    """The rows of a batch that a process takes: every `world_size`-th, equally many in all, so that some rows are
+    taken twice if they do not divide.
+
+    Example:
+        >>> share_of(5, 1, 2)
+        [1, 3, 0]
+    """
+    if n % world_size == 0:
+        return slice(rank, None, world_size)
+    return [(rank + i * world_size) % n for i in range(-(-n // world_size))]
 
 
 @dataclass(frozen=True)

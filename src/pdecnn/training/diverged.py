@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.shared.modules import listen, tensors_in
+from pdecnn.shared.trees import arguments, takes_targets
 
 
 class DivergedError(RuntimeError):
@@ -34,7 +35,7 @@ def diverged_loss(loss: float, step: int, epoch: int, last: float | None, lr: fl
     return DivergedError(message, step=step)
 
 
-def first_bad_module(model: nn.Module, x: Tensor) -> str:
+def first_bad_module(model: nn.Module, x: Any) -> str:
     """Names the first parameter or, running the model on `x`, the first module output that is not finite.
 
     The forward pass runs on a copy, so that running statistics of the model stay as they are.
@@ -50,7 +51,7 @@ def first_bad_module(model: nn.Module, x: Tensor) -> str:
     for name, value in model.named_parameters():
         if _is_bad(value):
             return f"The parameter {name!r} is not finite."
-    if _is_bad(x):
+    if any(map(_is_bad, _numbers(x))):
         return "The input images are not finite."
     model = copy.deepcopy(model)
     labels = _labels(model)
@@ -60,8 +61,10 @@ def first_bad_module(model: nn.Module, x: Tensor) -> str:
         if not bad and any(map(_is_bad, _numbers(output))):
             bad.append(f"The module {labels[module]} is the first whose output is not finite.")
 
+    if takes_targets(model):
+        model.eval()  # in training it would ask for them
     with listen(labels, after=after), torch.no_grad():
-        model(x)
+        model(*arguments(model, x))
     return bad[0] if bad else "All module outputs are finite: the loss itself overflows."
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
+from torch.utils.data import DataLoader, SequentialSampler
 
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -24,6 +26,21 @@ class Metrics:
     def accuracy(self) -> float:
         """Top-1 accuracy in per cent."""
         return 100 * self.correct / self.total
+
+
+def part_of(loader: Iterable[Any], rank: int, world_size: int) -> Iterable[Any]:
+    """Every `world_size`-th batch; of a DataLoader that reads in order, the others are not even read.
+
+    Example:
+        >>> list(part_of(["a", "b", "c"], 0, 2))
+        ['a', 'c']
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    if world_size > 1 and isinstance(loader, DataLoader) and batches and isinstance(loader.sampler, SequentialSampler):
+        mine = list(batches)[rank::world_size]
+        workers, collate = loader.num_workers, loader.collate_fn
+        return DataLoader(loader.dataset, batch_sampler=mine, num_workers=workers, collate_fn=collate)
+    return islice(loader, rank, None, world_size)
 
 
 @torch.no_grad()
@@ -44,7 +61,7 @@ def evaluate(
         loader: Batches `(images, labels)`.
         num_classes: Size of the confusion matrix; the width of the logits by default.
         precision: `"fp32"`, or `"bf16"`, `"fp16"` for autocast.
-        rank: Number of this process among `world_size`; each takes every `world_size`-th batch.
+        rank: Number of this process among `world_size`; each takes every `world_size`-th batch, as `part_of` does.
         world_size: Number of processes.
         reduce: Sums a tensor over the processes.
 
@@ -62,7 +79,7 @@ def evaluate(
     model.eval()
     try:
         with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-            for x, y in islice(loader, rank, None, world_size):
+            for x, y in part_of(loader, rank, world_size):
                 logits = model(x.to(device)).float().cpu()
                 if not len(confusion):
                     num_classes = num_classes or logits.shape[1]

@@ -11,8 +11,8 @@ from torch.nn import functional as nnf
 from pdecnn.shared.modules import listen
 from pdecnn.training.recipe import DistillRecipe, LossRecipe
 
-Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Called as `objective(model, x, y)`; returns the loss and the logits."""
+Objective = Callable[[nn.Module, Any, Any], tuple[Tensor, Tensor | None]]
+"""Called as `objective(model, x, y)`; returns the loss and the logits, if there are any."""
 
 
 class Classification:
@@ -130,13 +130,13 @@ def _check_modules(model: nn.Module, names: Any, role: str) -> None:
 
 
 @contextmanager
-def captured(model: nn.Module, names: Any, role: str = "model") -> Iterator[dict[str, Tensor]]:
+def captured(model: nn.Module, names: Any, role: str = "model") -> Iterator[dict[str, Any]]:
     """Collects the outputs of the named modules during the forward passes of the block."""
-    outputs: dict[str, Tensor] = {}
+    outputs: dict[str, Any] = {}
     _check_modules(model, names, role)
     chosen = {model.get_submodule(name): name for name in names}
 
-    def after(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+    def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         outputs[chosen[module]] = output
 
     with listen(chosen, after=after):

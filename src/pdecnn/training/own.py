@@ -1,6 +1,5 @@
 """Images of the user's own as `Loaders`: a folder, a dataset by name, or what timm reads."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pdecnn.training.datasets import DATASETS, load_dataset
 from pdecnn.training.folders import ImageDataset, read_folder
 from pdecnn.training.inputs import Input
 from pdecnn.training.loaders import Loaders, describe_input
+from pdecnn.training.processes import process
 from pdecnn.training.seeding import generator
 from pdecnn.training.stream import StreamLoader
 
@@ -68,11 +68,6 @@ def open_data(
     )  # fmt: skip
 
 
-def process() -> tuple[int, int]:
-    """The number of this process and how many there are, as torchrun and accelerate tell it."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def _transform(wanted: Input, training: bool) -> Any:
     from timm.data import create_transform
 
@@ -110,7 +105,9 @@ def of_datasets(
 ) -> Loaders:
     """Loaders of map-style datasets: augmented, the same without, and the one to evaluate on, if any."""
     count = (2 if len(train) > 2 * PLAIN else 0) if workers is None else workers
-    loader = StreamLoader(train, min(batch_size, len(train)), count, seed, *process())
+    rank, world_size = process()
+    size = min(batch_size, len(train) - len(train) % world_size or batch_size)
+    loader = StreamLoader(train, size, count, seed, rank, world_size)
     some = torch.randperm(len(plain), generator=generator(seed, "plain"))[:PLAIN].tolist()
     few: Any = DataLoader(Subset(plain, some), batch_size=min(128, len(some)))
     tests: Any = None if evaluation is None else DataLoader(evaluation, batch_size=128, num_workers=count)

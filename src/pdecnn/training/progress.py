@@ -6,7 +6,8 @@ import time
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pdecnn.shared.bars import make_bar
 
 
 class Reporter:
@@ -29,25 +30,37 @@ class Reporter:
 
 
 class PlainReporter(Reporter):
-    """One line per epoch, with the time that is left."""
+    """One line per epoch, with the time that is left, and one every few seconds of a long epoch."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+    def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
+        self.stream, self.every = stream or sys.stderr, every
 
     def start(self, name: str, epochs: int, steps: int, step: int) -> None:
         """Notes the size of the run."""
-        self.epochs, self.steps, self.first, self.began = epochs, steps, step, time.monotonic()
+        self.epochs, self.steps, self.first = epochs, steps, step
+        self.began = self.said = time.monotonic()
         at = f", from step {step}" if step else ""
         self.message(f"{name}: {epochs} epochs of {steps} steps{at}")
 
+    def step(self, step: int, loss: float, lr: float) -> None:
+        """Writes a line if there was none for a while."""
+        if time.monotonic() - self.said >= self.every and step % self.steps:
+            epoch, within = divmod(step, self.steps)
+            at = f"epoch {epoch + 1}/{self.epochs}, step {within}/{self.steps}"
+            self.message(f"{at}  loss {loss:.4f}; lr {lr:.3g}  {self._left(step)}")
+
     def epoch(self, row: dict[str, Any]) -> None:
-        """Writes the line."""
-        done = row["epoch"] * self.steps - self.first
-        left = (self.epochs * self.steps - self.first - done) * (time.monotonic() - self.began) / max(done, 1)
-        self.message(f"epoch {row['epoch']}/{self.epochs}  {describe(row)}  {left / 60:.1f} min left")
+        """Writes the line of an epoch."""
+        left = self._left(row["epoch"] * self.steps)
+        self.message(f"epoch {row['epoch']}/{self.epochs}  {describe(row)}  {left}")
+
+    def _left(self, step: int) -> str:
+        each = (time.monotonic() - self.began) / max(step - self.first, 1)
+        return f"{(self.epochs * self.steps - step) * each / 60:.1f} min left"
 
     def message(self, text: str) -> None:
         """Writes a line."""
+        self.said = time.monotonic()
         self.stream.write(text + "\n")
         self.stream.flush()
 
@@ -73,21 +86,18 @@ class RichReporter(Reporter):
     """A live bar with speed and the time that is left, and one line per epoch above it."""
 
     def __init__(self, console: Console | None = None) -> None:
-        columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-        )  # fmt: skip
-        self.bar = Progress(*columns, console=console or Console(stderr=True))
+        self.bar = make_bar(console or Console(stderr=True), "loss")
 
     def start(self, name: str, epochs: int, steps: int, step: int) -> None:
         """Shows the bar."""
         self.bar.start()
         self.task = self.bar.add_task(name, total=epochs * steps, completed=step, loss="")
-        self.epochs = epochs
+        self.name, self.epochs, self.steps = name, epochs, steps
 
     def step(self, step: int, loss: float, lr: float) -> None:
         """Moves the bar."""
-        self.bar.update(self.task, completed=step, loss=f"loss {loss:.3f}  lr {lr:.3g}")
+        at = f"epoch {-(-step // self.steps)}/{self.epochs} {self.name}"
+        self.bar.update(self.task, description=at, completed=step, loss=f"loss {loss:.3f} lr {lr:.2g}")
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Prints the line of the epoch."""
@@ -109,8 +119,10 @@ def describe(row: dict[str, Any]) -> str:
         >>> describe({"train_loss": 0.5, "train_accuracy": 81.0, "eval_accuracy": 80.125, "lr": 0.1, "seconds": 3.2})
         'train loss 0.5000, 81.00 %; eval 80.12 %; lr 0.1; 3.2 s'
     """
-    evaluated = "" if row.get("eval_accuracy") is None else f"eval {row['eval_accuracy']:.2f} %; "
-    train = f"train loss {row['train_loss']:.4f}, {row['train_accuracy']:.2f} %; "
+    train = f"train loss {row['train_loss']:.4f}"
+    train += "; " if row["train_accuracy"] is None else f", {row['train_accuracy']:.2f} %; "
+    value, name = row.get("eval_accuracy"), row.get("metric")
+    evaluated = "" if value is None else f"{name} {value:.4g}; " if name else f"eval {value:.2f} %; "
     return f"{train}{evaluated}lr {row['lr']:.3g}; {row['seconds']:.1f} s"
 
 

@@ -61,6 +61,7 @@ class StreamRecipe(Part):
     test_split: str = "validation"
     image_size: Annotated[int, Field(ge=8)] = 224
     crop_fraction: Annotated[float, Field(gt=0, le=1)] = 0.875
+    crop_scale: tuple[Positive, Positive] = (0.08, 1.0)  # the part of an image that a training crop shows
     interpolation: str = "bicubic"
     rand_augment: str | None = None
     random_erase: Fraction = 0.0

@@ -102,17 +102,17 @@ class RunFolder:
         writer.writerows(history)
         write_atomic(self.path / "metrics.csv", text.getvalue())
 
-    def write_result(self, result: dict[str, Any], metrics: Metrics | None, classes: tuple[str, ...]) -> None:
+    def write_result(self, result: dict[str, Any], metrics: Any, classes: tuple[str, ...]) -> None:
         """Writes result.json, the confusion matrix and, where matplotlib is installed, the figures."""
         write_atomic(self.path / "result.json", json.dumps(result, indent=2))
-        if metrics is not None:
+        if metrics is not None and len(metrics.confusion):
             rows = [",".join(["", *classes]), *self._confusion_rows(metrics, classes)]
             write_atomic(self.path / "confusion.csv", "\n".join(rows) + "\n")
         from pdecnn.training.plots import draw_confusion, draw_curve
 
         try:
             draw_curve(self.path / "learning_curve.png", result["curve"])
-            if metrics is not None and len(classes) <= 20:
+            if metrics is not None and 0 < len(metrics.confusion) <= 20:
                 draw_confusion(self.path / "confusion.png", metrics.confusion, classes)
         except ModuleNotFoundError:
             log.info('No figures: matplotlib is missing; pip install "pdecnn[viz]".')

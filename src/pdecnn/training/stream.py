@@ -1,6 +1,5 @@
 """Datasets too large for memory: image folders and all that timm reads (HF datasets, WebDataset shards, TFDS)."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ from pdecnn.training.data import Batch
 from pdecnn.training.datasets import DATASETS, load_dataset
 from pdecnn.training.folders import EVALUATION, TRAIN, Placed
 from pdecnn.training.loaders import Loaders, make_loaders
+from pdecnn.training.processes import process
 from pdecnn.training.recipe import Recipe
 from pdecnn.training.seeding import generator
 
 
 def load_data(recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False) -> Loaders:
     """The batches of a recipe, whether its data fits in memory or is streamed."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = process()
     if recipe.data.stream is None and recipe.data.name in DATASETS:
         return make_loaders(load_dataset(recipe.data.name, data_dir, download=download), recipe, rank, world)
     return stream_loaders(recipe, data_folder(data_dir), download, rank, world)
@@ -42,6 +42,11 @@ class StreamLoader:
     world_size: int = 1
 
     def __post_init__(self) -> None:
+        if self.batch_size % self.world_size:
+            raise ValueError(
+                f"data: a batch of {self.batch_size} does not divide among {self.world_size} processes; "
+                "--batch-size (in a recipe data.batch_size) counts over all of them."
+            )
         if not len(self):
             raise ValueError(f"data: {len(self.dataset)} images do not fill one batch of {self.batch_size}.")
 
@@ -76,8 +81,8 @@ def stream_loaders(recipe: Recipe, root: Path, download: bool = False, rank: int
     erase = {"re_prob": s.random_erase, "re_mode": s.random_erase_mode, "re_count": s.random_erase_count}
     transforms = {
         True: create_transform(
-            **common, is_training=True, hflip=d.augment.flip, auto_augment=s.rand_augment, color_jitter=s.color_jitter,
-            **erase,
+            **common, is_training=True, scale=s.crop_scale, hflip=d.augment.flip, auto_augment=s.rand_augment,
+            color_jitter=s.color_jitter, **erase,
         ),
         False: create_transform(**common, crop_pct=s.crop_fraction),
     }  # fmt: skip

@@ -15,13 +15,16 @@ from torch import Tensor, nn
 
 from pdecnn.models.build import timm_entries
 from pdecnn.shared.reading import FileError, check_keys, guarded
+from pdecnn.shared.trees import count, is_images, moved
 from pdecnn.training.checkpoint import pack, read_json, save_checkpoint, unpack
 from pdecnn.training.diverged import DivergedError, diverged_loss, first_bad_module
 from pdecnn.training.evaluation import Metrics, evaluate
+from pdecnn.training.imitation import Imitation, Score
 from pdecnn.training.interrupt import stop_signals
 from pdecnn.training.loaders import Loaders
 from pdecnn.training.objective import Objective
 from pdecnn.training.optim import make_optimizer, make_schedule
+from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.recipe import Recipe
 from pdecnn.training.rundir import RunFolder, environment, read_state
@@ -66,13 +69,13 @@ class FitResult:
     status: Literal["finished", "stopped"]
     step: int
     history: list[dict[str, Any]]
-    metrics: Metrics | None
+    metrics: Metrics | Score | None
     wall_time: float
     rollbacks: list[dict[str, Any]]
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the last evaluation, in per cent."""
+        """Accuracy of the last evaluation, in per cent, or the metric of the user's own."""
         return self.metrics.accuracy if self.metrics else None
 
 
@@ -105,7 +108,8 @@ class Trainer:
         compiled = torch.compile(self.model) if recipe.compile else self.model
         self.forward, self.optimizer = accelerator.prepare(compiled, optimizer)
         self.state = State()
-        self.metrics: Metrics | None = None
+        self.metrics: Metrics | Score | None = None
+        self.own = objective if isinstance(objective, Imitation) else None
         self.last_loss: float | None = None
         self.board: Any = None
 
@@ -156,11 +160,11 @@ class Trainer:
         else:
             self.end_epoch(epoch + 1)
 
-    def train_step(self, x: Tensor, y: Tensor, epoch: int) -> None:
+    def train_step(self, x: Any, y: Any, epoch: int) -> None:
         """One step of the optimiser."""
         state, recipe, device = self.state, self.recipe, self.accelerator.device
-        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-        if recipe.channels_last:
+        n, x, y = count(x, is_images(x)), moved(x, device), moved(y, device)
+        if recipe.channels_last and isinstance(x, Tensor) and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         seed_everything(recipe.seed, "step", state.step, self.accelerator.process_index)
         lr = self.set_lr(state.step)
@@ -178,9 +182,9 @@ class Trainer:
         if self.ema:
             self.ema.update(self.model, step=state.step)
         self.last_loss = value
-        state.loss_sum += value * len(y)
-        state.correct += int((logits.detach().argmax(dim=1) == y).sum())
-        state.seen += len(y)
+        state.loss_sum += value * n
+        state.correct += 0 if logits is None else int((logits.detach().argmax(dim=1) == y).sum())
+        state.seen += n
         self.reporter.step(state.step, value, lr)
         if self.on_step:
             self.on_step(state.step, value, lr)
@@ -205,27 +209,38 @@ class Trainer:
             "epoch": epoch,
             "step": state.step,
             "train_loss": state.loss_sum / state.seen,
-            "train_accuracy": 100 * self._sum(state.correct) / self._sum(state.seen),
+            "train_accuracy": None if self.own else 100 * self._sum(state.correct) / self._sum(state.seen),
             "eval_loss": self.metrics.loss if self.metrics else None,
             "eval_accuracy": self.metrics.accuracy if self.metrics else None,
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "seconds": round(state.epoch_time, 3),
+            **({"metric": self.own.metric_name} if self.own else {}),
         }
         state.history.append(row)
         state.loss_sum, state.correct, state.seen, state.epoch_time = 0.0, 0, 0, 0.0
-        best = self.metrics is not None and self.metrics.accuracy > state.best
+        best = self.metrics is not None and self._is_best(self.metrics.accuracy)
         if self.metrics and best:
             state.best = self.metrics.accuracy
         self.save(best=best)
         self.reporter.epoch(row)
         self._log_board(row)
 
-    def evaluate(self) -> Metrics | None:
+    def _is_best(self, value: float) -> bool:
+        first = sum(row["eval_accuracy"] is not None for row in self.state.history) < 2
+        larger = self.own is None or self.own.higher_is_better
+        return first or (value > self.state.best if larger else value < self.state.best)
+
+    def evaluate(self) -> Metrics | Score | None:
         """Evaluates the inference model on the evaluation split, if there is one."""
         a = self.accelerator
         if self.loaders.evaluation is None:
             return None
         reduce = (lambda t: a.reduce(t, "sum")) if a.num_processes > 1 else None
+        if a.num_processes > 1:  # the statistics of the batch norms are those that will be saved
+            Processes().share(self.inference_model)
+        if self.own:
+            places = {"rank": a.process_index, "world_size": a.num_processes, "reduce": reduce}
+            return self.own.evaluate(self.inference_model, self.loaders.evaluation, **places)
         return evaluate(
             self.inference_model,
             self.loaders.evaluation,

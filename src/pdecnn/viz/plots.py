@@ -28,6 +28,7 @@ def draw(paint: Callable[[Any], None], width: float = 5.6, height: float = 3.2) 
 def cost_bars(result: JobResult) -> str:
     """What is left of each cost, in per cent of the model before."""
     costs = {label: (getattr(result.before, n), getattr(result.after, n)) for n, label, _ in ROWS if n != "accuracy"}
+    costs = {label: pair for label, pair in costs.items() if None not in pair}
     if result.onnx:
         b, a, fused = result.onnx.before, result.onnx.after, result.onnx.fused
         costs["ONNX Runtime, batch 1, ms"] = b.ms_batch_1, a.ms_batch_1
@@ -53,10 +54,10 @@ def accuracy_steps(result: JobResult) -> str:
 
     def paint(axes: Any) -> None:
         bars = axes.bar([fill(n, 12) for n in names], values, color=[BEFORE, *[AFTER] * (len(names) - 1)])
-        axes.bar_label(bars, [f"{v:.1f}" for v in values], padding=2, color=INK)
+        axes.bar_label(bars, [f"{v:.3g}" for v in values], padding=2, color=INK)
         axes.axhline(values[0], color=INK, linewidth=0.8, linestyle=":")
-        axes.set_ylim(0, 108)
-        axes.set_ylabel("test accuracy, %")
+        axes.set_ylim(*((None, None) if result.metric else (0, 108)))
+        axes.set_ylabel(result.metric or "test accuracy, %")
 
     return draw(paint)
 
@@ -68,7 +69,8 @@ def learning_curve(result: JobResult) -> str:
     test = [row.get("eval_accuracy") for row in result.history]
 
     def paint(axes: Any) -> None:
-        axes.plot(epochs, train, color=BEFORE, marker="o", markersize=3, label="training images (augmented)")
+        if any(value is not None for value in train):
+            axes.plot(epochs, train, color=BEFORE, marker="o", markersize=3, label="training images (augmented)")
         if any(value is not None for value in test):
             axes.plot(epochs, test, color=AFTER, marker="o", markersize=3, label="test images")
         if "teacher" in result.accuracies:
@@ -76,8 +78,9 @@ def learning_curve(result: JobResult) -> str:
             axes.axhline(result.accuracies["teacher"], color=INK, linewidth=0.8, linestyle=":", label=label)
         axes.set_xticks(epochs[:: 1 + (len(epochs) - 1) // 12])
         axes.set_xlabel("epoch of distillation")
-        axes.set_ylabel("accuracy, %")
-        axes.legend(frameon=False, loc="lower right")
+        axes.set_ylabel(result.metric or "accuracy, %")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, loc="lower right")
 
     return draw(paint)
 

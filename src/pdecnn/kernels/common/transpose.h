@@ -8,9 +8,9 @@ namespace PDECNN_NS {
 constexpr int64_t kBlock = 16, kHalfBlock = 8;
 
 template <class T>
-constexpr bool is_float = false;
+inline constexpr bool is_float = false;
 template <>
-constexpr bool is_float<float> = true;
+inline constexpr bool is_float<float> = true;
 
 #if defined(__GNUC__)
 // Transposes a tile of 16 x 16 or 8 x 8 floats: four or three perfect shuffles of its rows.

