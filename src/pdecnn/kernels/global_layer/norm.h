@@ -143,7 +143,7 @@ inline Status add_moments(const Problem& p, const float* centre, const BatchSums
 // Mean and variance, (maps, C), of what the norms get.
 inline Status statistics(const Problem& p, float* means, float* variances) {
   Problem first = p;
-  first.N = 1;
+  first.N = min<int64_t>(1, p.N);
   const BatchSums of_first(first, p.maps * 2), of_all(p, p.maps * 2);
   if (!of_first.ok() || !of_all.ok()) return kOutOfMemory;
   // Squares are taken about the mean of the first sample, lest the variance be the small difference of large numbers.
