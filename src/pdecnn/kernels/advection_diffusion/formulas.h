@@ -14,11 +14,11 @@ PDECNN_INLINE void each_field(const F& f, Owner&... of) {
 }
 // The same for the maps that calls read, and for what they write.
 template <class Call>
-constexpr bool is_backward = false;
+inline constexpr bool is_backward = false;
 template <>
-constexpr bool is_backward<BackwardCall> = true;
+inline constexpr bool is_backward<BackwardCall> = true;
 template <>
-constexpr bool is_backward<const BackwardCall> = true;
+inline constexpr bool is_backward<const BackwardCall> = true;
 
 template <class F, class Call>
 void each_input(const F& f, Call& call) {
