@@ -1,6 +1,8 @@
 """Two small networks and their files, so that exporting one over the other is writing, comparing and renaming alone."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
@@ -28,9 +30,6 @@ def to_onnx(model: Any, *_: Any, **__: Any) -> Any:
     return make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
 
 
-WHOLE = [to_onnx(net(n)).SerializeToString() for n in range(2)]
-
-
 def export(folder: Path, n: int) -> None:
     """Writes net.onnx as `pdecnn.export` does."""
     given, api.to_onnx = api.to_onnx, to_onnx
@@ -40,6 +39,18 @@ def export(folder: Path, n: int) -> None:
         api.to_onnx = given
 
 
+@cache
+def whole() -> list[bytes]:
+    """The two files."""
+    made = []
+    for n in range(2):
+        with TemporaryDirectory() as folder:
+            export(Path(folder), n)
+            made.append((Path(folder) / "net.onnx").read_bytes())
+    assert made[0] != made[1]
+    return made
+
+
 def which(folder: Path) -> int:
     """Which of the two networks stands there; a ValueError if it is neither, or a part."""
-    return WHOLE.index((folder / "net.onnx").read_bytes())
+    return whole().index((folder / "net.onnx").read_bytes())
