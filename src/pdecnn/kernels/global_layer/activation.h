@@ -31,7 +31,7 @@ struct AffineClamp : Clamp {
   template <class V>
   PDECNN_INLINE V gradient(const V& grad, const V& v) const {
     const V y = gamma * v + beta;
-    return (y <= low) | (y >= high) ? V{} : grad;
+    return ((y <= low) | (y >= high)) ? V{} : grad;
   }
 };
 

@@ -35,9 +35,11 @@ class PlaneNorms {
   // f of the stencil of map m, times `scale`, plus `start`.
   template <class F>
   void apply(int64_t m, double scale, double start, const F& f, float* out) const {
-    float taps[kMostTaps];
-    for (int64_t i = 0; i < p_.side * p_.side; ++i) taps[i] = float(double(p_.tap(m, c_, i)) * scale);
-    const float tap = taps[0], first = float(start), *ahead = m == 0 ? h_ + next_ : out + next_;
+    const int64_t many = p_.side * p_.side;
+    float scaled[kMostTaps];
+    for (int64_t i = 0; i < many && scale != 1; ++i) scaled[i] = float(double(p_.tap(m, c_, i)) * scale);
+    const float *taps = scale != 1 ? scaled : p_.weight + (m * p_.C + c_) * many, *ahead = m == 0 ? h_ + next_ : h_;
+    const float tap = p_.weight == nullptr ? float(scale) : taps[0], first = float(start);
     const Stencil<float> stencil{frame_, taps, p_.side, p_.side};
     if (p_.side > 1) return correlate(&stencil, 1, first, out, ahead, f);
     each_vector(n_, [&](auto lanes, int64_t i) {
@@ -141,7 +143,7 @@ inline Status add_moments(const Problem& p, const float* centre, const BatchSums
 // Mean and variance, (maps, C), of what the norms get.
 inline Status statistics(const Problem& p, float* means, float* variances) {
   Problem first = p;
-  first.N = 1;
+  first.N = min<int64_t>(1, p.N);
   const BatchSums of_first(first, p.maps * 2), of_all(p, p.maps * 2);
   if (!of_first.ok() || !of_all.ok()) return kOutOfMemory;
   // Squares are taken about the mean of the first sample, lest the variance be the small difference of large numbers.
