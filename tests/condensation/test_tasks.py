@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -269,8 +270,15 @@ def test_the_whole_job_of_a_network_that_is_no_classifier(tmp_path):
     torch.testing.assert_close(again(x), small(x))
 
 
-def test_a_condensed_network_can_be_traced():
-    teacher, x = make("unet"), inputs("unet")
+@pytest.mark.parametrize("name", ["signal", "unet"])
+def test_a_condensed_network_can_be_traced_and_exported_by_torch_itself(name, tmp_path):
+    teacher, x = make(name), inputs(name)
     small = pdecnn.plan(teacher, x, K=2).apply(teacher).eval()
     traced = torch.jit.trace(small, x)
     torch.testing.assert_close(traced(2 * x), small(2 * x), rtol=1e-4, atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about the older exporter
+        torch.onnx.export(small, (x,), tmp_path / "net.onnx", dynamo=name == "unet")
+    file = session(tmp_path / "net.onnx")
+    (found,) = file.run(None, {file.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), small(x).detach(), rtol=1e-4, atol=1e-4)
