@@ -54,7 +54,8 @@ oldest:
 slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
 
-# An hour: every edit of every kind of file, kills and full disks at every moment; what was tried goes to torture.log.
+# An hour or more: every edit of every kind of file, kills and full disks at every moment, hostile tensors, a fuzzer with
+# sanitizers (where there is clang) and threads under ThreadSanitizer. What was tried, and how often, goes to torture.log.
 torture: $(VENV)/.dev
 	OMP_NUM_THREADS=1 PDECNN_TORTURE=1 PDECNN_TORTURE_LOG=torture.log $(BIN)/pytest -m slow tests/torture
 

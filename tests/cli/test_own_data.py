@@ -6,6 +6,7 @@ import sys
 import pytest
 import timm
 import torch
+from own_network import network
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -14,22 +15,7 @@ from pdecnn.cli import app
 
 pytest.importorskip("onnxruntime")
 
-NETS = """
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        first, second = nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1)
-        self.body = nn.Sequential(first, nn.BatchNorm2d(c), nn.ReLU(), second)
-
-    def forward(self, x):
-        return nn.functional.relu(x + self.body(x))
-
-def make(num_classes=2):
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Sequential(*(Block(8) for _ in range(4))), *head)
-"""
+NETS = network(2)
 
 
 def run(*args):

@@ -49,7 +49,7 @@ def check_global_layer(_):
             layouts = [h_layout, x_layout] + ["contiguous"] * 5
             h, x = fields((2, C, 4, W), torch.float32, layouts)[:2]
             found = covered(layer)
-            expected = op.default(h, x, *found.fold(), *found.steps, False, found.output_act)
+            expected = op.default(h, x, *found.fold(), False, found.output_act, *found.steps)
             torch.testing.assert_close(found.infer(h, x), expected, rtol=1e-5, atol=1e-5)
     _norms()
     _training()

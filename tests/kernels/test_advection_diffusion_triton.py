@@ -39,9 +39,9 @@ def compile_for_hopper(kernel, storage, arithmetic, **constants):
             return "constexpr"
         if annotated[name]:
             return annotated[name]
-        if name in ("planes", "C", "H", "W", "K") or name[-3:] in ("_sn", "_sc", "_sy", "_sx"):
+        if name in ("planes", "C", "H", "W", "K") or name in ("s_n", "s_c", "s_y", "s_x"):
             return "i32"
-        return f"*{arithmetic}" if name in ("states", "scratch") else f"*{storage}"
+        return f"*{arithmetic}" if name == "scratch" else f"*{storage}"
 
     source = ASTSource(fn=kernel, signature={name: kind(name) for name in kernel.arg_names}, constexprs=constants)
     options = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
@@ -65,7 +65,8 @@ def kernels(tmp_path, monkeypatch):
 def test_forward_compiles_to_ptx(kernels, storage, arithmetic, one_tile, boundary):
     compiled = compile_for_hopper(
         kernels.forward_kernel, storage, arithmetic,
-        BOUNDARY=boundary, HAS_F=True, ONE_TILE=one_tile, BLOCK_H=16, BLOCK_W=16,
+        U=True, V=False, D_X=False, D_Y=True, BOUNDARY=boundary, HAS_F=True,
+        ONE_TILE=one_tile, BLOCK_H=16, BLOCK_W=16,
     )  # fmt: skip
     ptx = compiled.asm["ptx"]
     assert ".visible .entry forward_kernel" in ptx
@@ -79,8 +80,9 @@ def test_forward_compiles_to_ptx(kernels, storage, arithmetic, one_tile, boundar
 def test_backward_compiles_to_ptx(kernels, storage, arithmetic, one_tile, boundary):
     compiled = compile_for_hopper(
         kernels.backward_kernel, storage, arithmetic,
-        BOUNDARY=boundary, HAS_F=True, HAS_H_PREV=False, NEEDS_H=True, NEEDS_H_PREV=False,
-        U=1, V=2, D_X=2, D_Y=1, NEEDS_F=True, ONE_TILE=one_tile, BLOCK_H=16, BLOCK_W=16,
+        U=True, V=False, D_X=False, D_Y=True, BOUNDARY=boundary, HAS_F=True, HAS_H_PREV=False,
+        NEEDS_H=True, NEEDS_H_PREV=False, NEEDS_U=True, NEEDS_V=True, NEEDS_D_X=True, NEEDS_D_Y=True, NEEDS_F=True,
+        ONE_TILE=one_tile, BLOCK_H=16, BLOCK_W=16,
     )  # fmt: skip
     ptx = compiled.asm["ptx"]
     assert ".visible .entry backward_kernel" in ptx

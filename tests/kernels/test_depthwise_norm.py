@@ -4,30 +4,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from norm_cases import ACTS, FORMATS, KINKS, randn
 from torch import nn
 
 from pdecnn.kernels.global_layer import norm
 from pdecnn.kernels.registry import is_native
-
-ACTS = {
-    "identity": nn.Identity(),
-    "relu": nn.ReLU(),
-    "relu6": nn.ReLU6(),
-    "tanh": nn.Tanh(),
-    "hardtanh": nn.Hardtanh(),
-}
-KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
-FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
 def depthwise_norm(h, weight, bias, gamma, beta, eps=1e-5, act="relu"):
     eps = [eps] * len(gamma) if isinstance(eps, float) else eps
     maps, mean, var = torch.ops.pdecnn.depthwise_norm(h, weight, bias, gamma, beta, eps, act)
     return list(maps), mean, var
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def sample(N, C, H, W, M, k, *, bias=True, mean=0.5, seed=0):

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from solver_cases import BOUNDARIES, LAYOUTS, field
 from torch.utils.flop_counter import FlopCounterMode
 
-from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, layout
+from pdecnn.kernels.global_layer.arguments import ACTIVATIONS
 from pdecnn.kernels.global_layer.op import default
+from pdecnn.kernels.library import layout
 
 OP = torch.ops.pdecnn.global_layer.default
 
@@ -27,6 +28,8 @@ def arguments(shape, side=3, maps=4, layouts=("contiguous", "contiguous"), dtype
         parameter(C, seed=5),
     )
     chosen = {
+        "residual": False,
+        "output_act": "relu",
         "D_x": 0.5,
         "D_y": 0.25,
         "K": 3,
@@ -38,8 +41,6 @@ def arguments(shape, side=3, maps=4, layouts=("contiguous", "contiguous"), dtype
         "has_source": True,
         "previous_is_input": False,
         "coefficient_act": "relu",
-        "residual": False,
-        "output_act": "relu",
     } | options
     return (h, x, *tensors, *chosen.values())
 
@@ -165,7 +166,7 @@ def test_tanh_is_the_hyperbolic_tangent():
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.logspace(-30, 1, 400), torch.tensor([0.0, -0.0])])
     x = x[: x.numel() // 8 * 8].view(1, 1, -1, 8)
     one, nothing = torch.ones(1), torch.zeros(1)
-    still = (0.0, 0.0, 1, 1e-30, 1.0, 1.0, "periodic", 1, False, False, "relu", False, "tanh")  # no step to speak of
+    still = (False, "tanh", 0.0, 0.0, 1, 1e-30, 1.0, 1.0, "periodic", 1, False, False, "relu")  # no step to speak of
     out = OP(x, x, torch.zeros(2, 1, 3, 3), torch.zeros(2, 1), one, nothing, *still)
     exact = x.double().tanh()
     assert ((out.double() - exact).abs() <= 1e-6 * exact.abs()).all()
@@ -180,8 +181,8 @@ def test_an_overlapping_state_is_read_by_its_strides():
 
 
 BAD = {
-    "K": (("K", 0), r"K \(number of time steps\) must be 1 to 10000, got K=0"),
-    "many K": (("K", 10001), ".*must be 1 to 10000, got K=10001"),
+    "K": (("K", 0), r"K \(number of time steps\) must be an int from 1 to 10,000, got K=0"),
+    "many K": (("K", 10001), ".*must be an int from 1 to 10,000, got K=10001"),
     "boundary": (("boundary", "open"), "boundary must be one of 'periodic', 'neumann', 'dirichlet', got 'open'"),
     "act": (("coefficient_act", "silu"), "coefficient_act must be one of 'identity', 'relu', .* got 'silu'"),
     "output act": (("output_act", "silu"), "output_act must be one of 'identity', 'relu', .* got 'silu'"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from norm_cases import ACTS, FORMATS, KINKS, randn
 from torch import nn
 
 from pdecnn import reference
@@ -12,15 +13,6 @@ from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.registry import is_native
 
 needs_native = pytest.mark.skipif(not is_native("global_layer"), reason="no native library with this operator here")
-FORMATS = (torch.contiguous_format, torch.channels_last)
-ACTS = {
-    "identity": nn.Identity(),
-    "relu": nn.ReLU(),
-    "relu6": nn.ReLU6(),
-    "tanh": nn.Tanh(),
-    "hardtanh": nn.Hardtanh(),
-}
-KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 BOUNDARIES = ("periodic", "neumann", "dirichlet")
 STEPS = {"K": 3, "dt": 0.2, "dx": 1.0, "dy": 1.25}
 
@@ -35,10 +27,6 @@ def global_training(h, x, weight, bias, gamma, beta, eps, act="relu", **others):
     used = others.get("has_source", True) or others.get("previous_is_input", False)
     x = None if x is h or not used else x
     return torch.ops.pdecnn.global_training(h, x, weight, bias, gamma, beta, eps, *options(act, **others))
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def sample(N, C, H, W, k=3, *, M=4, other=True, bias=True, seed=0):
@@ -275,7 +263,7 @@ def test_sizes_that_the_kernel_does_not_solve_go_operator_by_operator(monkeypatc
         ({"dt": -1.0}, r"dt must be positive, got dt=-1.0"),
         ({"weight": torch.ones(4, 3, 2, 2)}, r"weight of shape \(maps, 3, k, k\), k odd, got \(4, 3, 2, 2\)"),
         ({"weight": torch.ones(3, 3, 3, 3)}, r"expected 2 stencils \(u, v\) or 4 .*, got 3"),
-        ({"K": 0}, r"K \(number of time steps\) must be 1 to 10000, got K=0"),
+        ({"K": 0}, r"K \(number of time steps\) must be an int from 1 to 10,000, got K=0"),
         ({"boundary": "open"}, "boundary must be one of 'periodic', .* got 'open'"),
     ],
 )

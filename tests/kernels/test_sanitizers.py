@@ -1,4 +1,7 @@
-"""Every native operator under AddressSanitizer and UndefinedBehaviorSanitizer, in a build of its own."""
+"""Every native operator under AddressSanitizer and UndefinedBehaviorSanitizer, in a build of its own.
+
+So are all inputs that a fuzzer found worth keeping (tests/fuzz); the fuzzer itself runs in `make torture`.
+"""
 
 import os
 import platform
@@ -13,6 +16,7 @@ from pdecnn.kernels.native import Library, load
 
 ROOT = Path(__file__).parents[2]
 CASES = Path(__file__).with_name("native_cases.py")
+FUZZ = ROOT / "tests" / "fuzz"
 # what is out of bounds for a vector of 32 bytes is so for others; one instruction set halves the time to compile
 ISA = "avx2" if platform.machine() in ("x86_64", "AMD64") else "baseline"
 
@@ -38,7 +42,16 @@ def sanitized(tmp_path_factory):
     options = ["-DPDECNN_SANITIZE=ON", f"-DPDECNN_ISAS={ISA}", "-DCMAKE_CXX_COMPILER=g++"]
     for command in (
         ["cmake", "-S", str(ROOT), "-B", str(folder), *options],
-        ["cmake", "--build", str(folder), "--target", "pdecnn_native", "--parallel", str(os.cpu_count() or 1)],
+        [
+            "cmake",
+            "--build",
+            str(folder),
+            "--target",
+            "pdecnn_native",
+            "pdecnn_ort",
+            "--parallel",
+            str(os.cpu_count() or 1),
+        ],
     ):
         built = subprocess.run(command, capture_output=True, text=True)
         assert built.returncode == 0, built.stdout + built.stderr
@@ -87,3 +100,21 @@ def test_the_sanitizer_sees_a_write_beyond_the_end(sanitized, width):
     assert child.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in child.stderr, child.stderr[-5000:]
     assert "WRITE of size" in child.stderr
+
+
+@pytest.mark.parametrize("what, library", [("calls", "pdecnn_native"), ("ort", "pdecnn_ort")])
+def test_what_the_fuzzer_kept_is_clean(sanitized, tmp_path, what, library):
+    kernels, program = ROOT / "src" / "pdecnn" / "kernels", tmp_path / "replay"
+    sources = [str(FUZZ / f"{name}.cpp") for name in (f"fuzz_{what}", "replay")]
+    includes = [f"-I{kernels / room}" for room in ("common", "ort")]
+    library = [f"-L{sanitized.parent}", f"-Wl,-rpath,{sanitized.parent}", f"-l{library}"]
+    for command in (  # the library is watched, not what calls it
+        ["g++", "-std=c++17", "-O1", f"-DPDECNN_ISA={ISA}", *includes, "-c", *sources],
+        ["g++", "-fsanitize=address,undefined", f"fuzz_{what}.o", "replay.o", "-o", str(program), *library],
+    ):
+        built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr[-5000:]
+    files = sorted(map(str, (FUZZ / "corpus" / what).iterdir()))
+    assert len(files) > 50
+    done = subprocess.run([str(program), *files], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (0, f"{len(files)} files\n"), done.stderr[-5000:]

@@ -285,7 +285,7 @@ def test_the_number_of_steps_can_be_changed():
         torch.testing.assert_close(fused(x).double(), by_parts(layer, x), rtol=1e-5, atol=1e-5)
     assert "4, K=3" in repr(fused)
     for bad in (0, True, 2.0, 10001):
-        with pytest.raises(ValueError, match=f"FusedGlobalLayer: K .* must be an int of at least 1, got K={bad!r}"):
+        with pytest.raises(ValueError, match=f"FusedGlobalLayer: K .* must be an int from 1 to 10,000, got K={bad!r}"):
             fused.set_steps(bad)
 
 

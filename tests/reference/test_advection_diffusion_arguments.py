@@ -28,8 +28,8 @@ VALUE_ERRORS = [
     ({"h_prev": torch.zeros(2, 3, 4, 6)}, "expected h_prev of the shape of h (2, 3, 4, 5), got (2, 3, 4, 6)."),
     ({"u": torch.zeros(2, 3, 4, 5, device="meta")}, "u is on meta but h is on cpu. Use u.to(h.device)."),
     ({"f": torch.zeros(2, 3, 4, 5, device="meta")}, "f is on meta but h is on cpu. Use f.to(h.device)."),
-    ({"K": 0}, "K (number of time steps) must be at least 1, got K=0."),
-    ({"K": -3}, "K (number of time steps) must be at least 1, got K=-3."),
+    ({"K": 0}, "K (number of time steps) must be an int from 1 to 10,000, got K=0."),
+    ({"K": -3}, "K (number of time steps) must be an int from 1 to 10,000, got K=-3."),
     ({"dt": 0.0}, "dt must be positive and finite, got dt=0.0."),
     ({"dt": -0.2}, "dt must be positive and finite, got dt=-0.2."),
     ({"dt": NAN}, "dt must be positive and finite, got dt=nan."),
@@ -49,8 +49,8 @@ TYPE_ERRORS = [
     ({"h_prev": h.double()}, "h_prev has dtype torch.float64 but h has torch.float32. Use h_prev.to(h.dtype)."),
     ({"f": 1.0}, "f must be a Tensor, got float."),
     ({"h_prev": 1.0}, "h_prev must be a Tensor, got float."),
-    ({"K": 2.0}, "K (number of time steps) must be an int, got float."),
-    ({"K": True}, "K (number of time steps) must be an int, got bool."),
+    ({"K": 2.0}, "K (number of time steps) must be an int from 1 to 10,000, got K=2.0."),
+    ({"K": True}, "K (number of time steps) must be an int from 1 to 10,000, got K=True."),
 ]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import exports
 from entrances import CONFIG, OLD, net
 from training_toys import assert_same_weights, recipe, single_thread, tiny_data, tiny_net
 
@@ -53,6 +54,13 @@ def _check_plan(folder: Path, done: bool) -> None:
     assert [entry.name for entry in folder.iterdir()] == ["plan.json"]
 
 
+def _check_export(folder: Path, done: bool) -> None:
+    found = exports.which(folder)
+    assert found == 1 if done else found in (0, 1)
+    clean_up(folder)
+    assert [entry.name for entry in folder.iterdir()] == ["net.onnx"]
+
+
 def _train(folder: Path) -> None:
     fit(tiny_net(), tiny_data(), recipe(epochs=2), run_dir=folder / "run", resume=True)
 
@@ -77,6 +85,7 @@ WRITERS = {
         lambda folder: _plan().edit("stages.0.0-2", keep=2).save(folder / "plan.json"),
         _check_plan,
     ),
+    "export": Writer(lambda folder: exports.export(folder, 0), lambda folder: exports.export(folder, 1), _check_export),
     "train": Writer(lambda folder: None, _train, _check_run),
 }
 

@@ -132,6 +132,8 @@ def test_mistakes_are_told(args, message, tmp_path, monkeypatch):
 def test_recipes_are_listed_and_printed():
     listed = json.loads(pdecnn("recipes", "--json").stdout)
     assert "95.03" in listed["paper/mnist-toy-global"]
+    quick = json.loads(pdecnn("recipes", "quick", "--json").stdout)
+    assert quick == {key: text for key, text in listed.items() if key.startswith("quick/")} != {}
     printed = pdecnn("recipes", "paper/mnist-toy-global").stdout
     assert "lr: 0.01" in printed
     assert "mnist-toy-conv" in pdecnn("recipes").stdout

@@ -19,6 +19,7 @@ from training_toys import assert_same_weights, recipe, single_thread, start, tin
 from pdecnn.shared.files import SaveError, write_atomic
 from pdecnn.shared.locks import LockedError
 from pdecnn.training import DivergedError, fit
+from pdecnn.training.rundir import RunFolder
 
 
 def train(folder, epochs=4, pause=0.0, optimizer="sgd"):
@@ -72,6 +73,30 @@ def test_a_kill_between_checkpoint_and_metrics_loses_no_row(tmp_path):
     file.write_text("".join(whole.splitlines(keepends=True)[:-1]))
     train(str(tmp_path / "run"), 2, 0.0)
     assert file.read_text() == whole
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_a_crash_between_checkpoint_and_links_moves_them_later(tmp_path, monkeypatch, step):
+    def run(name):  # so slow that no epoch is better than the first
+        settings = recipe(epochs=2, optimizer={"name": "sgd", "lr": 1e-9})
+        fit(tiny_net(), tiny_data(), settings, run_dir=tmp_path / name, resume=True)
+
+    run("whole")
+    with monkeypatch.context() as patch:
+        saved = RunFolder.saved
+
+        def crash(self, path, **options):
+            if path.name == f"step-{step:09d}":
+                raise KeyboardInterrupt
+            saved(self, path, **options)
+
+        patch.setattr(RunFolder, "saved", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run("run")
+    run("run")
+    for link, expected in (("last", 12), ("best", 6)):
+        for name in ("whole", "run"):
+            assert os.readlink(tmp_path / name / link) == f"checkpoints/step-{expected:09d}"
 
 
 def losses(folder):

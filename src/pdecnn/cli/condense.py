@@ -228,10 +228,12 @@ def the_users(given: dict[str, Any]) -> tuple[nn.Module, Loaders, dict[str, Any]
 
 def show(result: JobResult) -> None:
     """The plan, the table and where everything is."""
+    from pdecnn.condensation.report import worse_lines
+
     console = Console()
     console.print(result.plan)
     console.print(result.table())
-    for line in (*(result.onnx.lines() if result.onnx else ()), *result.notes):
+    for line in (*worse_lines(result.worse), *(result.onnx.lines() if result.onnx else ()), *result.notes):
         typer.echo(line)
     files = "Plan, checkpoints, student.onnx and report.html" if result.onnx else "Plan, checkpoints and report.html"
     typer.echo(f"{result.seconds:.0f} s. {files} are in {result.folder}.")

@@ -12,20 +12,22 @@ from pdecnn.cli import app
 
 @app.command("recipes")
 def command(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe in full.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A recipe, printed in full, or a folder of them: quick.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List the recipes of the package, or print one with all its settings."""
     from pdecnn.training.recipe import RecipeError, list_recipes, load_recipe
 
-    if name is not None:
+    found = list_recipes()
+    folder = {key: text for key, text in found.items() if name and key.startswith(name.rstrip("/") + "/")}
+    if name is not None and not folder:
         try:
             recipe = load_recipe(name)
         except RecipeError as error:
             raise typer.BadParameter(str(error), param_hint="NAME") from error
         typer.echo(recipe.model_dump_json(indent=2) if as_json else recipe.to_yaml().rstrip())
         return
-    found = list_recipes()
+    found = folder or found
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

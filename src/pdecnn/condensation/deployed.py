@@ -79,7 +79,9 @@ class OnnxComparison:
 
 
 def in_words(ratio: float) -> str:
-    """`1.5` -> `"1.50 x less"`, `0.5` -> `"2.00 x more"`."""
+    """`1.5` -> `"1.50 x less"`, `0.5` -> `"2.00 x more"`, `1.001` -> `"the same"`."""
+    if f"{ratio:.2f}" == "1.00":
+        return "the same"
     return f"{ratio:.2f} x less" if ratio >= 1 else f"{1 / ratio:.2f} x more"
 
 
@@ -138,7 +140,7 @@ def compare_onnx(
     for name, report in reports.items():
         found = report.agreement
         assert found is not None
-        one, many = (1e3 * timings[n][name].median if n in timings else None for n in BATCHES)
+        one, many = 1e3 * timings[1][name].median, 1e3 * timings[64][name].median if 64 in timings else None
         files[name] = OnnxFile(report.ops, report.bytes, one, many, found.max_error, found.top1, found.samples)
     speedups = {
         f"{prefix}batch_{n}": timings[n][name].speedup(timings[n]["before"]).median

@@ -13,7 +13,7 @@ from pdecnn.condensation.checkpoint import CONFIG, current_config
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.names import close_to
-from pdecnn.shared.trees import arguments, map_tensors, takes_images
+from pdecnn.shared.trees import arguments, map_tensors, takes_images, takes_targets
 from pdecnn.shared.trees import part as some
 from pdecnn.training import Augment, Dataset, FitResult, Loaders, Recipe, fit
 from pdecnn.training.batches import Answered, as_batch, as_loaders
@@ -150,7 +150,10 @@ def imitation(
     x, y = as_batch(next(iter(loaders.plain if loaders.plain is not None else loaders.train.batches(0))))
     if loss is None and distance is None and metric is None and not features and is_logits(_answer(teacher, x)):
         return None
-    own = Imitation(teacher, DistillRecipe(**(learning or {})), loss=loss, distance=distance, metric=metric)
+    aims = {"feature_weight": 0.1, **(learning or {})}
+    whole = {"backbone": "backbone"} if takes_targets(teacher) and hasattr(teacher, "backbone") else {}
+    aims["features"] = aims.get("features") or named_pairs(features, teacher) or whole
+    own = Imitation(teacher, DistillRecipe(**aims), loss=loss, distance=distance, metric=metric)
     own.check(x, y)
     return own
 

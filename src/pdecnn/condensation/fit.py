@@ -185,8 +185,9 @@ def collect(
 
 def _cat(maps: list[Tensor]) -> Tensor:
     """The maps of all batches; where images differ in size, the corner that all of them have."""
-    sizes = [min(n) for n in zip(*(q.shape[1:] for q in maps), strict=True)]
-    return torch.cat([q[(slice(None), *map(slice, sizes))] for q in maps])
+    sizes = (min(n) for n in zip(*(q.shape[1:] for q in maps), strict=True))
+    corner = (slice(None), *map(slice, sizes))
+    return torch.cat([q[corner] for q in maps])
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
+from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import ExportError
 from pdecnn.shared.tables import make_table
 from pdecnn.shared.trees import part, takes_images
@@ -72,6 +73,13 @@ class JobResult:
         if self.labelled:
             return rows
         return [("agreement with the teacher, %", *row[1:]) if row[0] == "accuracy, %" else row for row in rows]
+
+    @property
+    def worse(self) -> list[str]:
+        """What did not get better, and why."""
+        name = self.metric or ("accuracy, %" if self.labelled else "agreement with the teacher, %")
+        found = (self.before, self.after, self.plan, self.speedups, self.onnx)
+        return what_got_worse(*found, metric=name, higher_is_better=self.higher_is_better)
 
     def table(self) -> Table:
         """The rows as a table."""

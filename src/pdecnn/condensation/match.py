@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.condensation.site import Run
+from pdecnn.shared.modules import listen
 
 
 def count_kernels(module: nn.Module) -> int:
@@ -23,9 +24,16 @@ def check_model(
     _check_name(model, base)
     for run in runs:
         try:
-            found = count_kernels(model.get_submodule(run.parent))
+            parent = model.get_submodule(run.parent)
         except AttributeError:
             continue  # `check_paths` says what is missing
+        found = count_kernels(parent)
+        axes, wanted = {p.ndim - 2 for p in parent.parameters() if p.ndim > 2}, len(run.shape) - 1
+        if run.kernels and wanted not in axes:
+            raise ValueError(
+                f"Plan.apply: the plan is for {wanted}-D convolutions, {run.parent or 'the model'} has none. Make a "
+                "new plan with pdecnn.plan."
+            )
         if run.kernels and found != run.kernels:
             raise ValueError(
                 f"Plan.apply: {run.parent or 'the model'} holds {found} convolutions, {run.kernels} when the plan was "
@@ -65,7 +73,11 @@ def _shapes(
     model: nn.Module, paths: Sequence[str], input_shapes: Sequence[tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """What these modules return, by a pass without numbers; nothing for models that do not run without them."""
-    seen: dict[str, tuple[int, ...]] = {}
+    seen: dict[nn.Module, tuple[int, ...]] = {}
+
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            seen.setdefault(module, tuple(output.shape))
 
     tensors = [*model.parameters(), *model.buffers()]
     dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
@@ -74,22 +86,12 @@ def _shapes(
         # a copy for which no tensor is copied; what has two names stays one
         twin = copy.deepcopy(model, {id(t): _without_numbers(t) for t in tensors}).eval()
         modules = dict(twin.named_modules(remove_duplicate=False))
-        for path in paths:
-            if path in modules:
-                modules[path].register_forward_hook(_noting(seen, path))
-        with torch.no_grad():
+        watched = {path: modules[path] for path in paths if path in modules}
+        with torch.no_grad(), listen(watched.values(), after=note):
             twin(*inputs)
     except Exception:  # it needs numbers, or arguments that a plan does not keep
         return {}
-    return seen
-
-
-def _noting(seen: dict[str, tuple[int, ...]], path: str) -> Any:
-    def note(module: nn.Module, args: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            seen.setdefault(path, tuple(output.shape))
-
-    return note
+    return {path: seen[module] for path, module in watched.items() if module in seen}
 
 
 def _without_numbers(t: Tensor) -> Tensor:

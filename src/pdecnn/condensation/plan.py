@@ -273,7 +273,8 @@ def _try_record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
     tensors = tensors_in(inputs)
     if not tensors:
         raise TypeError(
-            "plan: example_inputs must be a Tensor, or a tuple, list or dict with one, such as torch.zeros(1, 3, 224, 224)."
+            "plan: example_inputs must be a Tensor or a tuple with one, such as torch.zeros(1, 3, 224, 224); or a list "
+            "or dict of them."
         )
     device = next((p.device for p in model.parameters()), tensors[0].device)
     if tensors[0].device != device:

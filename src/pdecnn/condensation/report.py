@@ -4,7 +4,6 @@ import io
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.job import JobResult, run_job
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.progress import choose_progress
+from pdecnn.condensation.worse import what_got_worse
 from pdecnn.shared.tables import make_table
 from pdecnn.training.batches import as_loaders
 from pdecnn.training.imitation import OwnLoss
@@ -46,15 +46,21 @@ class Report:
         """How many times faster for a batch of 1 and of 64, if the whole job was done."""
         return {} if self.job is None else self.job.speedups
 
+    @property
+    def worse(self) -> list[str]:
+        """What did not get better, and why."""
+        if self.job is None:
+            return what_got_worse(self.before, self.after, self.plan)
+        return self.job.worse
+
     def to_html(self) -> str:
         """A page with tables and figures, as report.html of a job; the tables alone if only planned and applied."""
-        if self.job is not None:
-            text: str = import_module("pdecnn.viz.report").page(self.job)  # that room stands on this one
-            return text
-        return f"<pre>{escape(str(self))}</pre>"
+        text: str = _pages().page(self.job or self)
+        return text
 
     def _repr_html_(self) -> str:
-        return self.to_html()
+        text: str = _pages().fragment(self.job or self)
+        return text
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -71,6 +77,7 @@ class Report:
             "after": _totals(self.after),
             "ratios": self.ratios,
             "fitted": [f.to_dict() for f in self.fitted],
+            "worse": self.worse,
             **({} if self.job is None else {"job": self.job.to_dict()}),
         }
 
@@ -97,12 +104,22 @@ class Report:
         yield self.table()
         if self.job is not None:
             yield self.job.table()
+        yield from worse_lines(self.worse)
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)
         console.print(self, highlight=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text
+
+
+def worse_lines(worse: list[str]) -> list[str]:
+    """The lines with their heading, none if there are none."""
+    return ["What did not get better:", *(f"  {line}" for line in worse)] if worse else []
+
+
+def _pages() -> Any:
+    return import_module("pdecnn.viz.report")  # that room stands on this one
 
 
 def _totals(cost: CostReport) -> dict[str, int]:

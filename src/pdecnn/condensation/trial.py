@@ -12,7 +12,7 @@ from pdecnn.condensation.record import MAPS, Record, record
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer_nd import AnyGlobalLayer
 from pdecnn.shared.modules import listen
-from pdecnn.shared.trees import map_tensors
+from pdecnn.shared.trees import map_tensors, takes_targets
 
 
 def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], notes: Record) -> tuple[list[Run], str]:
@@ -32,7 +32,7 @@ def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], not
             found = record(small, map_tensors(inputs, lively))
     except Exception as error:
         return [], f"{type(error).__name__}: {error}"[:200]
-    failure = _difference(runs, notes, found)
+    failure = _difference(runs, notes, found, counts=takes_targets(model))
     return [dataclasses.replace(run, rms=sizes.get(run.site, 1.0)) for run in runs], failure
 
 
@@ -57,13 +57,16 @@ def _start(layer: AnyGlobalLayer, args: tuple[Any, ...]) -> float:
     return rms
 
 
-def _difference(runs: Sequence[Run], notes: Record, found: Record) -> str:
+def _difference(runs: Sequence[Run], notes: Record, found: Record, *, counts: bool) -> str:
+    """What is wrong, if anything; a detector `counts`: how many boxes it gives depends on its weights."""
     dead = [run.site for run in runs if run.site and not found.calls.get(run.site)]
     if dead:
         return f"the Global layer at {dead[0]} is not called"
     before, after = notes.output_shapes, found.output_shapes
     if any(run.is_dense for run in runs):  # the maps of a backbone become narrower
         before, after = ([s[:1] + s[2:] if len(s) in MAPS else s for s in shapes] for shapes in (before, after))
+    if counts:
+        before, after = ([s[1:] for s in shapes] for shapes in (before, after))
     if before != after:
         return f"it returns {after}, not {before}"
     return "what it returns is not finite" if notes.finite and not found.finite else ""

@@ -26,13 +26,15 @@ from pdecnn.deploy.check import (
     first_difference,
     onnx_runner,
 )
+from pdecnn.deploy.flat import flatten
 from pdecnn.deploy.int8 import calibration_batches
 from pdecnn.deploy.lower import check_inputs
 from pdecnn.deploy.metadata import metadata_of, write_metadata
 from pdecnn.deploy.names import Names
 from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.shared.extras import require
-from pdecnn.shared.files import saving
+from pdecnn.shared.files import saving, sync_folder
+from pdecnn.shared.modules import tensors_in
 
 DYNAMIC = ("batch", "size", "nothing")
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
@@ -72,13 +74,13 @@ class ExportReport:
 def export(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_inputs: Tensor | Sequence[Tensor],
+    example_inputs: Any,
     *,
     format: str = "onnx",
     ops: str = "portable",
     int8: Tensor | Iterable[Tensor | Sequence[Tensor]] | None = None,
     opset: int = 20,
-    check: bool | Tensor | Sequence[Tensor] = True,
+    check: Any = True,
     dynamic: str = "batch",
     names: Names | None = None,
     metadata: Mapping[str, Any] | None = None,
@@ -91,7 +93,7 @@ def export(
     Args:
         model: Any model of ours, of timm, or built from our layers; it is exported in eval mode and not changed.
         path: Where the file goes.
-        example_inputs: One input or all of them, with the sizes to export for.
+        example_inputs: One input or all of them, with the sizes to export for; or the dict or list that it takes.
         format: `"onnx"` for ONNX Runtime, `"pte"` for ExecuTorch, `"pt2"` for AOTInductor.
         ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, whose library is put
             beside the file, with a loader; `pdecnn.deploy.session_options()` knows it too.
@@ -115,15 +117,18 @@ def export(
     """
     _check_options(format, ops, int8 is not None, opset, dynamic, names, metadata)
     target = _check_path(path, format)
-    inputs = check_inputs(model, example_inputs)
-    at = inputs if isinstance(check, bool) else check_inputs(model, check)
+    own, (model, found_names) = model, flatten(model, example_inputs)
+    names = names or found_names or None
+    inputs = check_inputs(model, tensors_in(example_inputs))
+    at = inputs if isinstance(check, bool) else check_inputs(model, tensors_in(check))
     compared = (at, _twice_as_large(model, at)) if dynamic == "size" else (at,)
     batches = None if int8 is None else calibration_batches(int8, inputs)
-    temporary = _temporary_beside(target)
+    with saving(target):
+        temporary = _temporary_beside(target)
     try:
         write, load = _writers(format, ops, opset, batches, dynamic)
         with saving(target):
-            write(model, inputs, temporary, names=names, metadata=metadata_of(model, inputs, metadata))
+            write(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
         agreement = None
         if check is not False:
             run_part = partial(_run_part, write, load, target.suffix)
@@ -134,7 +139,9 @@ def export(
         size = temporary.stat().st_size
         beside = write_beside(target) if ops == "fused" else ()
         with saving(target):
+            sync_folder(temporary)  # of a file: its content
             os.replace(temporary, target)
+            sync_folder(target.parent)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()

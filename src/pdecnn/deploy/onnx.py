@@ -13,6 +13,7 @@ from pdecnn.deploy import rows
 from pdecnn.deploy.lower import check_inputs, lower, lower_with, trace
 from pdecnn.deploy.names import Names, check_names, input_names, output_names
 from pdecnn.deploy.portable import TABLE, Table, WithTable
+from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES
 from pdecnn.shared.extras import require
@@ -128,9 +129,10 @@ def name_sizes(proto: Any) -> None:
 
 
 def _global_layer(
-    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any
-) -> Tensor:
-    steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
+    residual: bool, output_act: str, *options: Any,
+) -> Tensor:  # fmt: skip
+    steps = Steps(*options)
     attributes = {
         **steps._asdict(),
         "boundary": BOUNDARIES[steps.boundary],
@@ -142,13 +144,12 @@ def _global_layer(
     return _node("GlobalLayer", (h, x, weight, bias, scale, shift), steps.K, attributes)
 
 
-def _advection_diffusion(
-    h: Tensor, h_prev: Tensor | None, u: Tensor, v: Tensor, D_x: Tensor, D_y: Tensor, f: Tensor | None,
-    K: int, dt: float, dx: float, dy: float, boundary: str,
-) -> Tensor:  # fmt: skip
-    inputs = [h if q is None else q for q in (h, h_prev, u, v, D_x, D_y, f)]  # an unused input is filled with h
-    attributes = {"dt": dt, "dx": dx, "dy": dy, "boundary": BOUNDARIES[boundary], "has_source": f is not None}
-    return _node("AdvectionDiffusion", inputs, K, attributes)
+def _advection_diffusion(*arguments: Any) -> Tensor:
+    problem = Problem(*arguments)
+    inputs = [problem.h if q is None else q for q in problem.tensors]  # an unused input is filled with h
+    attributes = {name: getattr(problem, name) for name in ("dt", "dx", "dy")}
+    codes = {"boundary": BOUNDARIES[problem.boundary], "has_source": problem.f is not None}
+    return _node("AdvectionDiffusion", inputs, problem.K, attributes | codes)
 
 
 def _node(name: str, inputs: Sequence[Tensor], K: int, attributes: Mapping[str, int | float]) -> Tensor:

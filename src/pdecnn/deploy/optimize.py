@@ -1,9 +1,8 @@
 """A copy of a trained model that is ready to serve."""
 
 import copy
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
 from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.shared.modules import listen, replace
+from pdecnn.shared.modules import listen, replace, tensors_in
 
 TOLERANCE = 1e-4  # of the outputs' largest absolute value
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -51,7 +50,7 @@ def optimize_for_inference(
         raise ValueError("optimize_for_inference: parts of the model are scripted or traced. Script the copy instead.")
     original = copy.deepcopy(model).eval().requires_grad_(False)
     with torch.no_grad():
-        expected = _tensors(original(x.clone()))
+        expected = tensors_in(original(x.clone()))
         if not expected:
             raise ValueError(
                 "optimize_for_inference: the model gives no tensor to compare. Let it return tensors, or lists, dicts "
@@ -85,17 +84,6 @@ def _example(model: nn.Module, given: Tensor | None) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return torch.randn(1, channels, *size[1:]).to(device=like.device, dtype=like.dtype)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    """Every tensor in what a model gave."""
-    if isinstance(output, Tensor):
-        return [output]
-    if dataclasses.is_dataclass(output):
-        output = [getattr(output, field.name) for field in dataclasses.fields(output)]
-    elif isinstance(output, Mapping):
-        output = list(output.values())
-    return [q for part in output for q in _tensors(part)] if isinstance(output, (list, tuple)) else []
 
 
 def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
@@ -163,7 +151,7 @@ def _kept_if_equal(
     changed = copy.deepcopy(model)
     try:
         change(changed, x)
-        found = _tensors(changed(x.clone()))
+        found = tensors_in(changed(x.clone()))
     except Exception:  # any model may come here, and it works as it is
         return model
     same = len(found) == len(expected) and all(map(_is_equal, found, expected))

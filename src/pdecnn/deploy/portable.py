@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from pdecnn import reference
+from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, Steps
 from pdecnn.reference.boundary import Boundary, neighbours
 from pdecnn.reference.depthwise import CONV, extend
-from pdecnn.reference.spectral import along, cosine_matrix, hartley_matrix, negated
+from pdecnn.reference.spectral import along, hartley_matrix, negated
 
 _OPS = torch.ops.pdecnn
 
@@ -105,22 +107,9 @@ def _scales(dt: float, dx: float, dy: float) -> tuple[float, float, float, float
     return dt / (2 * dx), dt / (2 * dy), dt / dx**2, dt / dy**2
 
 
-def advection_diffusion(
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-    grid_of: type[Planes] = Planes,
-) -> Tensor:
+def advection_diffusion(*arguments: Any, grid_of: type[Planes] = Planes) -> Tensor:
     """K steps of `functional.advection_diffusion`."""
+    h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary = Problem(*arguments)
     if boundary != "periodic":  # the border makes velocities vary
         u, v, grid_of = u.expand_as(h), v.expand_as(h), Planes
     grid, scales = grid_of(h, boundary), _scales(dt, dx, dy)
@@ -132,17 +121,11 @@ def advection_diffusion(
 
 
 def global_layer(
-    h: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    *options: Any,
-    grid_of: type[Planes] = Planes,
-) -> Tensor:
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
+    residual: bool, output_act: str, *options: Any, grid_of: type[Planes] = Planes,
+) -> Tensor:  # fmt: skip
     """`pdecnn::global_layer`, a whole Global layer, operator by operator."""
-    steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
+    steps = Steps(*options)
     C, pad = h.shape[1], weight.shape[-1] // 2
     grid = (grid_of if steps.boundary == "periodic" else Planes)(h, steps.boundary)
     scales, act = _scales(steps.dt, steps.dx, steps.dy), ACTIVATIONS[steps.coefficient_act]
@@ -183,19 +166,14 @@ def depthwise(y: Tensor, k: Tensor, boundary: str) -> Tensor:
 def spectral_filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
     r"""`g` in the basis of the boundary by real matrices alone, in any number of dimensions.
 
-    Periodic: with the Hartley matrices `H = cos + sin`, `H' = cos - sin` of each axis and `T = H v`, the filter is the
-    sum over the sets S of axes with an even number of members of :math:`(-1)^{|S|/2}` times the inverse transform of
-    `g_S T`, where `g_S` is the part of g that is odd along S and even along the rest, and the axes of S use `H'`.
+    Neumann: by definition. Periodic: with the Hartley matrices `H = cos + sin`, `H' = cos - sin` of each axis and
+    `T = H v`, the filter is the sum over the sets S of axes with an even number of members of :math:`(-1)^{|S|/2}`
+    times the inverse transform of `g_S T`, where `g_S` is the part of g that is odd along S and even along the rest,
+    and the axes of S use `H'`.
     """
     axes = range(2, v.ndim)
     if boundary == "neumann":
-        cosines = [cosine_matrix(v.shape[axis], v.dtype) for axis in axes]
-        for axis, D in zip(axes, cosines, strict=True):
-            v = along(v, D, axis)
-        v = g * v
-        for axis, D in zip(axes, cosines, strict=True):
-            v = along(v, D.T, axis)
-        return v
+        return reference.spectral_filter(v, g, boundary)
     hartley = [hartley_matrix(v.shape[axis], v.dtype) for axis in axes]
     T = _transform(v, hartley)
     total: Tensor | None = None
@@ -224,12 +202,6 @@ def _parity(g: Tensor, odd: Iterable[int]) -> Tensor:
     return g
 
 
-def shared_expand(u: Tensor, stencils: Tensor, stride: int) -> Tensor:
-    """Stencils that all channels share, as a grouped convolution."""
-    C = u.shape[1]
-    return functional.conv2d(u, stencils.repeat(C, 1, 1, 1), stride=stride, padding=1, groups=C)
-
-
 def shared_expand_product(u: Tensor, stencils: Tensor, scale: Tensor, shift: Tensor, c: Tensor, stride: int) -> Tensor:
     """`c (scale D u + shift)` with the affine map in the convolution's weight and bias."""
     C = u.shape[1]
@@ -244,7 +216,7 @@ TABLE: Table = {
     _OPS.global_layer.default: global_layer,
     _OPS.depthwise.default: depthwise,
     _OPS.spectral_filter.default: spectral_filter,
-    _OPS.shared_expand.default: shared_expand,
+    _OPS.shared_expand.default: reference.shared_expand,  # a grouped convolution
     _OPS.shared_expand_product.default: shared_expand_product,
 }
 

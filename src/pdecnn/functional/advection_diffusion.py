@@ -41,7 +41,7 @@ def advection_diffusion(
         >>> h = torch.rand(8, 16, 32, 32, requires_grad=True)
         >>> advection_diffusion(h, u=0.5, v=0.0, D_x=1.0, D_y=1.0, f=h, K=5).sum().backward()
     """
-    if in_transform():
+    if in_transform() or torch.onnx.is_in_onnx_export():  # there its operators are what is known
         return _reference(h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, boundary=boundary)
     where = check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
     u, v, D_x, D_y = (c if isinstance(c, Tensor) else h.new_full((), c) for c in (u, v, D_x, D_y))
@@ -61,7 +61,7 @@ def advection_diffusion_1d(
     boundary: str | Boundary = "periodic",
 ) -> Tensor:
     """`pdecnn.reference.advection_diffusion_1d` by the two-dimensional kernel: a signal is an image of one row."""
-    if in_transform():
+    if in_transform() or torch.onnx.is_in_onnx_export():
         return _reference_1d(h, u, D_x, f, h_prev=h_prev, K=K, dt=dt, dx=dx, boundary=boundary)
     where = check_arguments(h, (u,), (D_x,), f, h_prev, K, dt, (dx,), boundary)
     zero = h.new_zeros(())

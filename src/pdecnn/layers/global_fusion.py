@@ -20,7 +20,8 @@ from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
-from pdecnn.reference.advection_diffusion import MAX_STEPS
+from pdecnn.reference.advection_diffusion import MAX_STEPS, check_steps
+from pdecnn.shared.modules import affine
 
 if TYPE_CHECKING:
     from pdecnn.layers.global_layer import GlobalLayer
@@ -54,21 +55,19 @@ class Arguments(NamedTuple):
 
     def fold(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weight and bias of the stencils and scale and shift of the output, with the norms of evaluation folded in."""
-        scale, shift = _affine(self.norms)
-        weight = torch.stack([_weight(conv) for conv in self.convs]).squeeze(2) * scale[:, :, None, None]
-        bias = _biases(self.convs)
-        output_scale, output_shift = _affine([self.norm])
-        bias = shift if bias is None else torch.addcmul(shift, scale, bias)
-        return weight, bias, output_scale[0], output_shift[0]
+        scales, shifts = _affine([*self.norms, self.norm])
+        scale, shift, bias = scales[:-1], shifts[:-1], _biases(self.convs)
+        weight = _stencils(self.convs) * scale[:, :, None, None]
+        return weight, shift if bias is None else torch.addcmul(shift, scale, bias), scales[-1], shifts[-1]
 
     def infer(self, h: Tensor, x: Tensor) -> Tensor:
         """The layer's output in evaluation."""
-        return _OPS.global_layer(h, x, *self.fold(), *self.steps, self.residual, self.output_act)  # type: ignore[no-any-return]
+        return _OPS.global_layer(h, x, *self.fold(), self.residual, self.output_act, *self.steps)  # type: ignore[no-any-return]
 
     def train(self, h: Tensor, x: Tensor, act: nn.Module) -> Tensor:
         """The layer's output in training mode, before a residual; the norms count their statistics."""
         other = None if x is h or not (self.steps.has_source or self.steps.previous_is_input) else x
-        weight, gamma, beta, eps = _stencils(self.convs), *_scales(self.norms, h, h.shape[1])
+        weight, gamma, beta, eps = _stencils(self.convs), *_scales(self.norms, h)
         out, mean, var = _OPS.global_training(h, other, weight, _biases(self.convs), gamma, beta, eps, *self.steps)
         _count(self.norms, mean, var, h)
         return norm_act(self.norm, act, out)
@@ -82,18 +81,15 @@ def match(layer: "GlobalLayer", h: Tensor, x: Tensor, K: int) -> Arguments | Non
     """
     if not _runs_now(h) or type(x) not in _TENSORS or x.dtype != h.dtype:
         return None
-    found = covered(layer, h.dtype, K)
-    if found is None:
+    found = covered(layer, K)
+    if found is None or _weight(found.convs[0]).dtype != h.dtype:
         return None
-    norms = (found.norm, *found.norms)
-    if not norms[0].training:
-        ready = not torch.is_grad_enabled() and not any(norm.training for norm in norms)
-        return found if ready else None
-    ready = all(norm.training for norm in norms) and _trains_now(h)
-    return found if ready else None
+    training = found.norm.training
+    ready = _trains_now(h) if training else not torch.is_grad_enabled()
+    return found if ready and all(norm.training == training for norm in found.norms) else None
 
 
-def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | None = None) -> Arguments | None:
+def covered(layer: "GlobalLayer", K: int | None = None) -> Arguments | None:
     """The part of `match` that is about the layer; it says nothing of hooks on the layer itself and on its `init`."""
     cls, own, parts = type(layer), vars(layer), layer._modules
     if any(getattr(cls, name) is not method or name in own for name, method in _known.items()):
@@ -110,9 +106,9 @@ def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | Non
     numbers = (*D, own.get("dt"), own.get("dx"), own.get("dy"))  # tensors among them may be learned
     if not (type(K) is int and 1 <= K <= MAX_STEPS and all(type(q) in (float, int) for q in numbers) and min(D) >= 0):
         return None
-    maps = _maps(pairs, own["channels"], dtype)
+    maps = _maps(pairs, own["channels"])
     output_act = _act(parts["act"])
-    if maps is None or output_act is None or not _is_norm(norm, maps.dtype):
+    if maps is None or output_act is None or not _is_norm(norm, _weight(maps.convs[0]).dtype):
         return None
     drops = cast(nn.Module, parts["drop_path"])
     keeps = _plain(drops) and (type(drops) is nn.Identity or (type(drops) is DropPath and not drops.training))
@@ -125,11 +121,11 @@ def covered(layer: "GlobalLayer", dtype: torch.dtype | None = None, K: int | Non
 def coefficient_pairs(velocity: nn.Module, diffusion: nn.Module, h: Tensor) -> tuple[Pair, Pair]:
     """`(u, v)` and `(D_x, D_y)`; in training by one operator where it stands for both, or for one."""
     for pairs in ((velocity, diffusion), (velocity,), (diffusion,)) if _runs_now(h) and _trains_now(h) else ():
-        found = _maps(pairs, h.shape[1], h.dtype)
-        if found is None or not all(norm.training for norm in found.norms):
+        found = _maps(pairs, h.shape[1])
+        if found is None or _weight(found.convs[0]).dtype != h.dtype or not all(norm.training for norm in found.norms):
             continue
-        scales = _scales(found.norms, h, h.shape[1])
-        maps, mean, var = _OPS.depthwise_norm(h, _stencils(found.convs), _biases(found.convs), *scales, found.act)
+        weight, bias = _stencils(found.convs), _biases(found.convs)
+        maps, mean, var = _OPS.depthwise_norm(h, weight, bias, *_scales(found.norms, h), found.act)
         _count(found.norms, mean, var, h)
         if len(pairs) == 2:
             return (maps[0], maps[1]), (maps[2], maps[3])
@@ -144,7 +140,7 @@ def norm_act(norm: nn.Module, act: nn.Module, h: Tensor) -> Tensor:
     name = _act(act)
     inside = name if name not in (None, "tanh") else "identity"
     norms = [cast(nn.BatchNorm2d, norm)]
-    (out,), mean, var = _OPS.depthwise_norm(h, None, None, *_scales(norms, h, h.shape[1]), inside)
+    (out,), mean, var = _OPS.depthwise_norm(h, None, None, *_scales(norms, h), inside)
     _count(norms, mean, var, h)
     return out if inside == name else cast(Tensor, act(out))
 
@@ -181,11 +177,7 @@ class FusedGlobalLayer(nn.Module):
         """The layer's output; `context` is handed to `init` after `x`. K steps, if given, instead of the layer's."""
         init = cast(nn.Module, self._modules["init"])  # with the buffers below, faster than attributes at batch 1
         h = x if type(init) is nn.Identity and not context and _plain(init) else init(x, *context)
-        if h.ndim != 4 or h.shape[1] != self.channels:
-            raise ValueError(
-                f"FusedGlobalLayer: expected a first guess of shape (N, {self.channels}, H, W), got {tuple(h.shape)} "
-                f"from an input of shape {tuple(x.shape)}."
-            )
+        check_guess("FusedGlobalLayer", h, x, self.channels)
         x = x if x is h or x.shape == h.shape else h
         if (h.requires_grad or x.requires_grad) and torch.is_grad_enabled():
             raise RuntimeError(
@@ -196,14 +188,16 @@ class FusedGlobalLayer(nn.Module):
         weight = cast(Tensor, held["weight"]).view(self.weight_shape)
         h, x = (h, x) if h.dtype == x.dtype == weight.dtype else (h.to(weight.dtype), x.to(weight.dtype))
         if K is not None:
-            steps = steps._replace(K=number_of_steps("FusedGlobalLayer", K))
+            check_steps("FusedGlobalLayer", K)
+            steps = steps._replace(K=K)
         parameters = (weight, held["bias"], held["scale"], held["shift"])
-        out: Tensor = _OPS.global_layer.default(h, x, *parameters, *steps, self.residual, self.output_act)
+        out: Tensor = _OPS.global_layer.default(h, x, *parameters, self.residual, self.output_act, *steps)
         return out
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps."""
-        self.steps = self.steps._replace(K=number_of_steps("FusedGlobalLayer", K))
+        check_steps("FusedGlobalLayer", K)
+        self.steps = self.steps._replace(K=K)
 
     def extra_repr(self) -> str:
         """Channels and steps."""
@@ -218,17 +212,13 @@ def fused(layer: "GlobalLayer") -> "FusedGlobalLayer | GlobalLayer":
         return layer
 
 
-def number_of_steps(name: str, K: Any) -> int:
-    """K, or a ValueError if it is no number of steps."""
-    if isinstance(K, bool) or not isinstance(K, int) or not 1 <= K <= MAX_STEPS:
-        raise ValueError(f"{name}: K (number of time steps) must be an int of at least 1, got K={K!r}.")
-    return K
-
-
-def is_silent(module: nn.Module) -> bool:
-    """Whether no hook listens to the module."""
-    own = vars(module)
-    return not any(own[name] for name in _HOOKS)
+def check_guess(name: str, h: Tensor, x: Tensor, channels: int) -> None:
+    """A ValueError unless the first guess `h` of the input `x` has the channels of the layer."""
+    if h.ndim != 4 or h.shape[1] != channels:
+        raise ValueError(
+            f"{name}: expected a first guess of shape (N, {channels}, H, W), got {tuple(h.shape)} from an input of "
+            f"shape {tuple(x.shape)}."
+        )
 
 
 class _Maps(NamedTuple):
@@ -237,10 +227,9 @@ class _Maps(NamedTuple):
     convs: list[nn.Conv2d]
     norms: list[nn.BatchNorm2d]
     act: str
-    dtype: torch.dtype
 
 
-def _maps(pairs: Sequence[nn.Module | None], C: int, dtype: torch.dtype | None) -> _Maps | None:
+def _maps(pairs: Sequence[nn.Module | None], C: int) -> _Maps | None:
     """The parts of the pairs if all are depth-wise, of one activation and one size of stencils; else None."""
     convs: list[Any] = []
     norms: list[Any] = []
@@ -257,12 +246,10 @@ def _maps(pairs: Sequence[nn.Module | None], C: int, dtype: torch.dtype | None) 
     weight = convs[0]._parameters.get("weight")
     if weight is None:
         return None
-    dtype, k = dtype or weight.dtype, weight.shape[-1]
+    dtype, k = weight.dtype, weight.shape[-1]
     if k % 2 == 0 or not all(_is_stencil(conv, C, k, dtype) for conv in convs):
         return None
-    if not all(_is_norm(norm, dtype) for norm in norms):
-        return None
-    return _Maps(convs, norms, cast(str, acts.pop()), dtype)
+    return _Maps(convs, norms, cast(str, acts.pop())) if all(_is_norm(norm, dtype) for norm in norms) else None
 
 
 def _runs_now(h: Tensor) -> bool:
@@ -285,19 +272,18 @@ def _trains_now(h: Tensor) -> bool:
     return h.numel() > h.shape[1] > 0 and h.device.type == "cpu" and is_native("global_layer")
 
 
+def is_silent(module: nn.Module) -> bool:
+    """Whether no hook listens to the module."""
+    return not (
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
 def _plain(module: nn.Module) -> bool:
     """Whether the module is what its class says: no hook, and nothing that the instance has instead."""
     own = vars(module)
-    return not (
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or "forward" in own
-        or "_conv_forward" in own
-        or "weight" in own
-        or "bias" in own
-    )
+    instead = "forward" in own or "_conv_forward" in own or "weight" in own or "bias" in own
+    return is_silent(module) and not instead
 
 
 def _act(act: nn.Module | None) -> str | None:
@@ -353,8 +339,9 @@ def _biases(convs: Sequence[nn.Conv2d]) -> Tensor | None:
     return torch.stack([zero if bias is None else bias for bias in biases])
 
 
-def _scales(norms: Sequence[nn.BatchNorm2d], like: Tensor, C: int) -> tuple[Tensor, Tensor, list[float]]:
-    """Scales, shifts and eps of all norms."""
+def _scales(norms: Sequence[nn.BatchNorm2d], like: Tensor) -> tuple[Tensor, Tensor, list[float]]:
+    """Scales, shifts and eps of all norms of maps with the channels of `like`."""
+    C = like.shape[1]
     gamma, beta = ([norm._parameters[name] for norm in norms] for name in ("weight", "bias"))
     return (
         torch.stack([like.new_ones(C) if q is None else q for q in gamma]),
@@ -367,9 +354,8 @@ def _affine(norms: Sequence[nn.BatchNorm2d]) -> tuple[Tensor, Tensor]:
     """What the norms are in evaluation: `norm(h) = scale * h + shift`, `(norms, C)` each."""
     mean = torch.stack([cast(Tensor, norm._buffers["running_mean"]) for norm in norms])
     var = torch.stack([cast(Tensor, norm._buffers["running_var"]) for norm in norms])
-    gamma, beta, eps = _scales(norms, mean, mean.shape[1])
-    scale = (var + (eps[0] if len(set(eps)) == 1 else var.new_tensor(eps)[:, None])).rsqrt() * gamma
-    return scale, torch.addcmul(beta, mean, scale, value=-1)
+    gamma, beta, eps = _scales(norms, mean)
+    return affine(gamma, beta, mean, var, eps[0] if len(set(eps)) == 1 else var.new_tensor(eps)[:, None])
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ and pulled back to the input by the source f. The result goes through a norm and
 
 import math
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -18,11 +19,12 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from pdecnn import functional
+from pdecnn.kernels.global_layer.arguments import check_one_of
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import make_pair
-from pdecnn.layers.global_fusion import coefficient_pairs, match, norm_act, number_of_steps, stands_for
+from pdecnn.layers.global_fusion import check_guess, coefficient_pairs, match, norm_act, stands_for
 from pdecnn.reference import subgrids
-from pdecnn.reference.advection_diffusion import Coefficient, trajectory
+from pdecnn.reference.advection_diffusion import Coefficient, check_steps, trajectory
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.courant import AdvectionStability, measure_stability
 
@@ -116,8 +118,8 @@ class GlobalLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_one_of("h_prev", h_prev, PREVIOUS_STATES)
-        _check_one_of("flow_sign", flow_sign, (1, -1))
+        check_one_of("GlobalLayer", "h_prev", h_prev, PREVIOUS_STATES)
+        check_one_of("GlobalLayer", "flow_sign", flow_sign, (1, -1))
         self.channels = channels
         self.set_steps(K)
         for name, value in (("dt", dt), ("dx", dx), ("dy", dy)):
@@ -126,12 +128,10 @@ class GlobalLayer(nn.Module):
         _check(dilation >= 1, f"dilation must be at least 1, got dilation={dilation}.")
         self.dt, self.dx, self.dy, self.dilation = dt, dx, dy, dilation
         self.boundary = Boundary.parse(boundary, "GlobalLayer").value
-        if dilation > 1 and self.boundary != "periodic":
-            _check(False, f"dilation={dilation} needs boundary='periodic', got boundary={self.boundary!r}.")
-        if drop_path > 0 and not residual:
-            _check(
-                False, f"drop_path={drop_path} drops the branch beside a residual; use residual=True or drop_path=0."
-            )
+        other = f"dilation={dilation} needs boundary='periodic', got boundary={self.boundary!r}."
+        _check(dilation == 1 or self.boundary == "periodic", other)
+        lone = f"drop_path={drop_path} drops the branch beside a residual; use residual=True or drop_path=0."
+        _check(residual or drop_path == 0, lone)
         self.h_prev, self.flow_sign, self.upwind, self.residual = h_prev, flow_sign, upwind, residual
         self.velocity_bound = float(velocity_bound)
         _check(self.velocity_bound >= 0, f"velocity_bound must be False, True or positive, got {velocity_bound}.")
@@ -156,8 +156,9 @@ class GlobalLayer(nn.Module):
     def forward(self, x: Tensor, *context: Tensor, K: int | None = None) -> Tensor:
         """The layer's output; `context` is handed to `init` after `x`. K steps, if given, instead of the layer's."""
         h, x = self.first_guess(x, *context)
-        steps = self.K if K is None else number_of_steps("GlobalLayer", K)
-        fused = match(self, h, x, steps)
+        if K is not None:
+            check_steps("GlobalLayer", K)
+        fused = match(self, h, x, self.K if K is None else K)
         if fused is None:
             given = {} if K is None else {"K": K}
             out = norm_act(self.norm, self.act, self.solve(h, x, self.coefficients(h), **given))
@@ -172,11 +173,7 @@ class GlobalLayer(nn.Module):
     def first_guess(self, x: Tensor, *context: Tensor) -> tuple[Tensor, Tensor]:
         """`F(I)` and the input I, the latter replaced by `F(I)` where their shapes differ."""
         h = self.init(x, *context)
-        if h.ndim != 4 or h.shape[1] != self.channels:
-            raise ValueError(
-                f"GlobalLayer: expected a first guess of shape (N, {self.channels}, H, W), got {tuple(h.shape)} "
-                f"from an input of shape {tuple(x.shape)}."
-            )
+        check_guess("GlobalLayer", h, x, self.channels)
         return h, (x if x.shape == h.shape else h)
 
     def coefficients(self, h: Tensor) -> Coefficients:
@@ -230,7 +227,8 @@ class GlobalLayer(nn.Module):
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps; no parameter depends on it."""
-        self.K = number_of_steps("GlobalLayer", K)
+        check_steps("GlobalLayer", K)
+        self.K = K
 
     @property
     def spacings(self) -> tuple[float, float]:
@@ -239,18 +237,10 @@ class GlobalLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """The options that differ from the defaults, after channels, K and dt."""
-        shown = {
-            "dx": (self.dx, 1.0),
-            "dy": (self.dy, 1.0),
-            "h_prev": (self.h_prev, "init"),
-            "residual": (self.residual, False),
-            "boundary": (self.boundary, "periodic"),
-            "flow_sign": (self.flow_sign, 1),
-            "velocity_bound": (self.velocity_bound, 0.0),
-            "upwind": (self.upwind, False),
-            "dilation": (self.dilation, 1),
-        }
-        others = [f", {name}={value!r}" for name, (value, default) in shown.items() if value != default]
+        names = "dx", "dy", "h_prev", "residual", "boundary", "flow_sign", "velocity_bound", "upwind", "dilation"
+        options = signature(GlobalLayer).parameters
+        values = {name: getattr(self, name) for name in names}
+        others = [f", {name}={value!r}" for name, value in values.items() if value != options[name].default]
         return f"{self.channels}, K={self.K}, dt={self.dt:g}" + "".join(others)
 
     def _run(self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int) -> Tensor:
@@ -289,27 +279,18 @@ def _make_source(
     """The module f and whether it is evaluated in each step."""
     if isinstance(source, nn.Module):
         return source, False
-    _check_one_of("source", source, SOURCES)
-    match source:
-        case "identity":
-            return nn.Identity(), False
-        case "none":
-            return None, False
+    check_one_of("GlobalLayer", "source", source, SOURCES)
+    if source in ("identity", "none"):
+        return nn.Identity() if source == "identity" else None, False
     block = ResidualChain(channels, (3, 3), separable=True, act_layer=act_layer, norm_layer=norm_layer, **dd)
     return block, source == "residual_each_step"
 
 
 def _coef_eps(eps: float | str, channels: int) -> float:
-    if isinstance(eps, str):
-        _check(eps == "channels", f"coef_bn_eps must be a positive number or 'channels', got {eps!r}.")
-        return float(channels)
-    _check(eps > 0, f"coef_bn_eps must be a positive number or 'channels', got {eps!r}.")
-    return eps
-
-
-def _check_one_of(name: str, value: object, valid: tuple[object, ...]) -> None:
-    if value not in valid:
-        raise ValueError(f"GlobalLayer: {name} must be one of {', '.join(map(repr, valid))}, got {value!r}.")
+    value = channels if eps == "channels" else eps
+    if isinstance(value, str) or not value > 0:
+        raise ValueError(f"GlobalLayer: coef_bn_eps must be a positive number or 'channels', got {eps!r}.")
+    return float(value)
 
 
 def _check(condition: bool, message: str) -> None:

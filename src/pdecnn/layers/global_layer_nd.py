@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from pdecnn import functional
 from pdecnn.layers.blocks import LayerFactory
-from pdecnn.layers.global_fusion import number_of_steps
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.reference.advection_diffusion import AXIS_NAMES
+from pdecnn.reference.advection_diffusion import AXIS_NAMES, check_steps
 from pdecnn.reference.boundary import Boundary
 
 SOURCES = ("identity", "none")
@@ -137,16 +136,18 @@ class GlobalLayer1d(nn.Module):
     def solve(self, h: Tensor, x: Tensor, coefficients: tuple[Sequence[Tensor], Sequence[Tensor]]) -> Tensor:
         """`h^K` from the first guess `h`, the input `x` and the coefficients."""
         velocities, diffusivities = ([q.to(h.dtype) for q in part] for part in coefficients)
-        steps = functional.advection_diffusion_1d if self.axes == 1 else functional.advection_diffusion_3d
-        return steps(
+        steps: Any = functional.advection_diffusion_1d if self.axes == 1 else functional.advection_diffusion_3d
+        out: Tensor = steps(
             h, *velocities, *diffusivities, x.to(h.dtype) if self.source == "identity" else None,
             h_prev=x.to(h.dtype) if self.h_prev == "input" and x is not h else None, K=self.K, dt=self.dt,
             boundary=self.boundary,
         )  # fmt: skip
+        return out
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps; no parameter depends on it."""
-        self.K = number_of_steps(type(self).__name__, K)
+        check_steps(type(self).__name__, K)
+        self.K = K
 
     def extra_repr(self) -> str:
         """Channels, K and dt, then what differs from the defaults."""

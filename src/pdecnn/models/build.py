@@ -7,6 +7,7 @@ mynets:make               what the function `make` of your module `mynets` gives
 """
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -175,12 +176,19 @@ def _build_timm(description: dict[str, Any], pretrained: bool = False) -> nn.Mod
 def _from_hub(name: str, kwargs: dict[str, Any]) -> nn.Module:
     import timm
 
+    log = logging.getLogger("huggingface_hub")  # it tells of every retry
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         model: nn.Module = timm.create_model(name, pretrained=True, **kwargs)
     except Exception as error:  # the hub's errors have no common kind
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise ValueError(
-            f"model: cannot fetch {name}: {error} Without a network, fetch its folder elsewhere and give --weights."
+            f"model: cannot fetch {name} ({reason}); without a network, fetch its file of weights elsewhere and name "
+            "timm:NAME --weights FILE."
         ) from error
+    finally:
+        log.setLevel(level)
     return model
 
 

@@ -209,28 +209,31 @@ def check_arguments(
             _check_tensor(where, name, q, h)
             if q.shape != h.shape:
                 raise ValueError(f"{where}: expected {name} of the shape of h {tuple(h.shape)}, got {tuple(q.shape)}.")
-    if isinstance(K, bool) or not isinstance(K, int):
-        raise TypeError(f"{where}: K (number of time steps) must be an int, got {type(K).__name__}.")
-    if K < 1:
-        raise ValueError(f"{where}: K (number of time steps) must be at least 1, got K={K}.")
-    if K > MAX_STEPS:
-        raise ValueError(f"{where}: K (number of time steps) must be at most {MAX_STEPS:,}, got K={K}.")
-    for name, value in (("dt", dt), *((f"d{a}", s) for a, s in zip(AXIS_NAMES, spacings, strict=False))):
+    check_steps(where, K, TypeError)
+    for name, value in zip(("dt", "dx", "dy", "dz"), (dt, *spacings), strict=False):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{where}: {name} must be a number, got {type(value).__name__}.")
-        if not (value > 0 and math.isfinite(value)):
+        if not 0 < value < math.inf:  # math.isfinite has no graph
             raise ValueError(f"{where}: {name} must be positive and finite, got {name}={value}.")
     for name, value in zip(AXIS_NAMES, spacings, strict=False):
-        if value**2 == 0 or not math.isfinite(dt / value**2):
+        if value**2 == 0 or not dt / value**2 < math.inf:
             raise ValueError(f"{where}: d{name}={value} is too small: dt / d{name}^2 is beyond the range of a float.")
     return Boundary.parse(boundary, where)
+
+
+def check_steps(where: str, K: object, wrong_kind: type[Exception] = ValueError) -> None:
+    """Raises unless K is a number of steps: the one message of every entrance."""
+    is_int = isinstance(K, int) and not isinstance(K, bool)
+    if not (is_int and 1 <= K <= MAX_STEPS):  # type: ignore[operator]
+        kind = ValueError if is_int else wrong_kind
+        raise kind(f"{where}: K (number of time steps) must be an int from 1 to {MAX_STEPS:,}, got K={K!r}.")
 
 
 def _check_coefficient(where: str, name: str, c: Coefficient, h: Tensor) -> None:
     if not isinstance(c, Tensor):
         if isinstance(c, bool) or not isinstance(c, (int, float)):
             raise TypeError(f"{where}: {name} must be a Tensor or a number, got {type(c).__name__}.")
-        if not math.isfinite(c):
+        if not -math.inf < c < math.inf:
             raise ValueError(f"{where}: {name} must be finite, got {name}={c}.")
         return
     _check_tensor(where, name, c, h)

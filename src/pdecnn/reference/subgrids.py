@@ -4,8 +4,6 @@ Along an axis of n pixels, `i -> i + d (mod n)` has `g = gcd(d, n)` orbits of le
 own row turns "d pixels away" into "next"; no pixel is lost or repeated, for any n and d.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -27,14 +25,22 @@ def split(q: Tensor, d: int) -> Tensor:
 
 def merge(q: Tensor, d: int, height: int, width: int) -> Tensor:
     """Undoes `split`: back to `(N, C, height, width)`."""
-    g_y, g_x = math.gcd(d, height), math.gcd(d, width)
+    g_y, g_x = _gcd(d, height), _gcd(d, width)
     rows = q.reshape(-1, g_y, g_x, *q.shape[1:]).permute(0, 3, 1, 4, 2, 5)
     return _rejoin(_rejoin(rows, 2, d), 3, d)
 
 
+def _gcd(d: int, n: int) -> int:
+    """`math.gcd`, where n may be the symbol of a size: a graph asks for its remainders alone."""
+    for g in range(d, 1, -1):
+        if d % g == 0 and n % g == 0:
+            return g
+    return 1
+
+
 def _orbits(q: Tensor, axis: int, d: int) -> Tensor:
     n = q.shape[axis]
-    g = math.gcd(d, n)
+    g = _gcd(d, n)
     if g == d:
         return q.reshape(*q.shape[:axis], n // d, d, *q.shape[axis + 1 :]).transpose(axis, axis + 1)
     q = q.index_select(axis, _order(n, d, q.device))
@@ -51,6 +57,6 @@ def _rejoin(rows: Tensor, axis: int, d: int) -> Tensor:
 
 def _order(n: int, d: int, device: torch.device) -> Tensor:
     """The indices `0 ... n-1` listed orbit by orbit."""
-    g = math.gcd(d, n)
+    g = _gcd(d, n)
     start = torch.arange(g, device=device)[:, None]
     return ((start + d * torch.arange(n // g, device=device)) % n).flatten()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -42,14 +41,8 @@ def with_momentum(norms: Sequence[_BatchNorm], momentum: float | None) -> Iterat
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors of a model's arguments or of its answer, in order."""
-    return [q for leaf in tree_leaves(tree) for q in _tensors_of(leaf)]
-
-
-def _tensors_of(leaf: Any) -> list[Tensor]:
-    if isinstance(leaf, Tensor):
-        return [leaf]
-    return list(named_tensors(leaf).values()) if is_dataclass(leaf) else []
+    """The tensors of a model's arguments or of its answer, in order; dataclasses and kinds of lists and dicts too."""
+    return [q for leaf in tree_leaves(tree) for q in named_tensors(leaf).values()]
 
 
 @contextmanager
@@ -132,7 +125,9 @@ def norm_affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     return affine(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps)
 
 
-def affine(weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def affine(
+    weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """`norm_affine` of the parameters and statistics of a norm, in the type of the statistics."""
     scale = torch.rsqrt(var.double() + eps)
     scale = scale if weight is None else scale * weight.double()

@@ -112,8 +112,8 @@ class Imitation:
             raise ValueError("distill: loss= is given the labels y, but the batches have none; give batches (x, y).")
         if self.detects and not has_labels(y) and not (self.recipe.feature_weight and self.recipe.features):
             raise ValueError(
-                f"distill: {type(self.teacher).__name__} can only learn from targets or from feature maps; give batches "
-                '(images, targets) or features=["backbone"].'
+                f"distill: {type(self.teacher).__name__} can only learn from targets or from feature maps; give "
+                'batches (images, targets) or features=["backbone"].'
             )
 
     @torch.no_grad()
@@ -164,8 +164,10 @@ class Imitation:
             answer, wanted = (m(*arguments(m, x)) for m in (model, self.teacher))
         if not self.detects:
             return float(relative(answer, wanted))
+        if not pairs:
+            raise ValueError('distill: how far a detector is from its teacher needs metric= or features=["backbone"].')
         found = [float(relative(h[a], h_teacher[b], what=a)) for a, b in zip(mine, theirs, strict=True)]
-        return sum(found) / max(len(found), 1)
+        return sum(found) / len(found)
 
 
 def is_logits(answer: Any) -> bool:

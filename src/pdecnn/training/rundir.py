@@ -81,11 +81,15 @@ class RunFolder:
                 return path
         return None
 
-    def saved(self, path: Path, *, best: bool, keep: int) -> None:
-        """Moves the links to a new checkpoint and deletes old ones, except the last `keep` and the best."""
+    def link(self, path: Path, *, best: bool) -> None:
+        """Moves the links to a checkpoint."""
         point_to(self.path / "last", path)
         if best:
             point_to(self.path / "best", path)
+
+    def saved(self, path: Path, *, best: bool, keep: int) -> None:
+        """Moves the links to a new checkpoint and deletes old ones, except the last `keep` and the best."""
+        self.link(path, best=best)
         link = self.path / "best"
         spared = link.resolve() if link.is_symlink() else None
         for old in sorted(self.checkpoints.glob("step-*"))[:-keep]:

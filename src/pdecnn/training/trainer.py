@@ -295,6 +295,12 @@ class Trainer:
             self.model.load_state_dict(unpack(path / "raw.safetensors"))
         guarded(f"train: the optimiser state in {path} is not that of this run", lambda: self._restore_optimizer(path))
         self.state = State.from_dict(read_state(path), f"train: {path / 'state.json'}")
+        if self.run and self.accelerator.is_main_process:  # a kill may have come between the checkpoint and its links
+            self.run.link(path, best=self.state.step == self._best_step())
+
+    def _best_step(self) -> int | None:
+        scores = [(row["eval_accuracy"], row["step"]) for row in self.state.history]
+        return next((step for value, step in scores if value is not None and value == self.state.best), None)
 
     def _restore_optimizer(self, path: Path) -> None:
         values = read_json(path / "optimizer.json", nan_in=("state", "param_groups", "extra"))

@@ -1,25 +1,31 @@
 """One HTML file that tells what condensing did: no server, no script, no network."""
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rich.table import Table
+
 from pdecnn.condensation.job import JobResult
 from pdecnn.condensation.plan import Plan
+from pdecnn.condensation.report import Report
 from pdecnn.shared.extras import require
 from pdecnn.shared.files import write_atomic
+from pdecnn.shared.tables import to_html
 from pdecnn.viz import plots
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #22303c; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-p.lead { color: #52606d; margin-top: 0; }
-table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .25rem .9rem .25rem 0; text-align: right; }
-th.text, td.text { text-align: left; } th { border-bottom: 2px solid #1f6f8b; }
-td { border-bottom: 1px solid #e4e7eb; }
-.figures { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; flex: 1 1 26rem; }
-figure svg { width: 100%; height: auto; } figcaption { color: #52606d; font-size: .9rem; }
-code { background: #f1f4f6; padding: 0 .25rem; }
+.pdecnn { font: 15px/1.5 system-ui, sans-serif; color: #22303c; background: #fff; max-width: 62rem; }
+.pdecnn h1 { font-size: 1.6rem; margin-bottom: .2rem; } .pdecnn h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+.pdecnn p.lead { color: #52606d; margin-top: 0; }
+.pdecnn .wide { overflow-x: auto; } .pdecnn table { border-collapse: collapse; margin: .6rem 0; }
+.pdecnn th, .pdecnn td { padding: .25rem .9rem .25rem 0; vertical-align: top; }
+.pdecnn th { border-bottom: 2px solid #1f6f8b; } .pdecnn td { border-bottom: 1px solid #e4e7eb; }
+.pdecnn caption { text-align: left; color: #52606d; }
+.pdecnn .figures { display: flex; flex-wrap: wrap; gap: 1.5rem; }
+.pdecnn figure { margin: 0; flex: 1 1 min(26rem, 100%); min-width: 0; }
+.pdecnn figure svg { width: 100%; height: auto; } .pdecnn figcaption { color: #52606d; font-size: .9rem; }
+@media (max-width: 40rem) { .pdecnn table { font-size: 12px; } .pdecnn td, .pdecnn th { padding-right: .4rem; } }
+.pdecnn code { background: #f1f4f6; padding: 0 .25rem; }
 """
 STEPS = "From the teacher to the student: accuracy at each step."
 
@@ -30,22 +36,36 @@ def write_report(result: JobResult, path: str | Path) -> Path:
     return Path(path)
 
 
-def page(result: JobResult) -> str:
-    """The report as HTML text."""
+def page(result: JobResult | Report) -> str:
+    """The report as a page of HTML."""
+    head = f'<meta charset="utf-8"><title>{escape(result.plan.model)}, condensed</title>'
+    head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    body = f'<body style="margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem">\n{fragment(result)}\n</body>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n{body}</html>\n'
+
+
+def fragment(result: JobResult | Report) -> str:
+    """The report as a part of a page, such as a notebook, whose own style it leaves alone."""
+    parts = _of_job(result) if isinstance(result, JobResult) else _of_costs(result)
+    inner = "\n".join([f"<h1>{escape(result.plan.model)}, condensed</h1>", *parts])
+    return f'<div class="pdecnn"><style>{STYLE}</style>\n{inner}\n</div>'
+
+
+def _of_job(result: JobResult) -> list[str]:
     b, a = result.before, result.after
     lead = (
         f"{b.params / a.params:.1f} times fewer parameters, {b.macs / a.macs:.1f} times fewer multiply-adds, "
         f"{result.speedups['batch_1']:.1f} times as fast for one image{_accuracy(result)}."
     )
-    parts = [
-        f"<h1>{escape(result.plan.model)}, condensed</h1>",
+    return [
         f'<p class="lead">{escape(lead)} Seed {result.seed}, {result.seconds:.0f} seconds in all.</p>',
         "<h2>Before and after</h2>",
-        table(("", "before", "after", "change"), result.rows()),
+        _table(result.table()),
         "<p>Latencies are medians on this machine, both models prepared alike for inference; their ratio is the "
         "median over rounds in which both were timed side by side. "
         f"PyTorch ran on {_threads(result.threads)}{', ONNX Runtime on one thread' if result.onnx else ''}.</p>",
         _onnx(result),
+        _worse(result.worse),
         _pictures(result),
         "<h2>What was replaced</h2>",
         plan_table(result.plan),
@@ -54,9 +74,23 @@ def page(result: JobResult) -> str:
         + (f", <code>{escape(result.onnx.file)}</code>" if result.onnx else "")
         + ".</p>",
     ]
-    body = "\n".join(parts)
-    head = f'<meta charset="utf-8"><title>{escape(result.plan.model)}, condensed</title><style>{STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _of_costs(report: Report) -> list[str]:
+    fitted = "".join(f"<li>{escape(str(f))}</li>" for f in report.fitted)
+    return [
+        "<h2>Before and after</h2>",
+        _table(report.table()),
+        _worse(report.worse),
+        f"<h2>How the new layers were fitted</h2><ul>{fitted}</ul>" if fitted else "",
+        "<h2>What was replaced</h2>",
+        plan_table(report.plan),
+    ]
+
+
+def _worse(lines: list[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<h2>What did not get better</h2><ul>{items}</ul>" if items else ""
 
 
 def _accuracy(result: JobResult) -> str:
@@ -98,22 +132,9 @@ def _pictures(result: JobResult) -> str:
 
 def plan_table(plan: Plan) -> str:
     """The runs of a plan and the places that were left alone."""
-    rows = []
-    for run in plan.runs:
-        b, a = run.before, run.after
-        what = f"{len(run.units)} x {run.block} → {run.keep} + Global layer, K={run.K}"
-        rows.append((run.path, what, f"{b.params:,} → {a.params:,}", f"{b.macs:,} → {a.macs:,}"))
-    skipped = [(s.path, s.reason) for s in plan.skipped]
-    text = table(("run", "becomes", "parameters", "MACs"), rows, texts=2)
-    return text + (f"<p>Left alone:</p>{table(('place', 'reason'), skipped, texts=2)}" if skipped else "")
+    return f'<div class="wide">{plan._repr_html_()}</div>'
 
 
-def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, texts: int = 1) -> str:
-    """An HTML table; the first `texts` columns are text, the others numbers, which align on the right."""
-
-    def line(tag: str, cells: tuple[str, ...]) -> str:
-        kinds = [' class="text"' if i < texts else "" for i in range(len(cells))]
-        inner = "".join(f"<{tag}{kind}>{escape(c)}</{tag}>" for kind, c in zip(kinds, cells, strict=True))
-        return f"<tr>{inner}</tr>"
-
-    return "<table>" + "\n".join([line("th", header), *(line("td", row) for row in rows)]) + "</table>"
+def _table(table: Table) -> str:
+    table.title = None
+    return f'<div class="wide">{to_html(table)}</div>'

@@ -7,6 +7,30 @@
 
 namespace PDECNN_NS {
 
+// Calls f with each of the fields of problems, or with each of their gradients.
+template <class F, class... Owner>
+PDECNN_INLINE void each_field(const F& f, Owner&... of) {
+  f(of.h...), f(of.h_prev...), f(of.u...), f(of.v...), f(of.D_x...), f(of.D_y...), f(of.f...);
+}
+// The same for the maps that calls read, and for what they write.
+template <class Call>
+inline constexpr bool is_backward = false;
+template <>
+inline constexpr bool is_backward<BackwardCall> = true;
+template <>
+inline constexpr bool is_backward<const BackwardCall> = true;
+
+template <class F, class Call>
+void each_input(const F& f, Call& call) {
+  each_field(f, call.problem);
+  if constexpr (is_backward<Call>) f(call.grad_out);
+}
+template <class F, class Call, class... More>
+void each_result(const F& f, Call& call, More&... more) {
+  if constexpr (is_backward<Call>) each_field(f, call, more...);
+  else f(call.out, more.out...);
+}
+
 template <class A>
 struct Scheme {
   Boundary boundary;

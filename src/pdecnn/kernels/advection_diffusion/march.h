@@ -1,15 +1,7 @@
 // The order in which rows are computed so that the K steps of a plane need one pass over memory.
-//
-// Level k of row y (the state h^k there) needs level k-1 of rows y-1, y and y+1. So the levels follow each other down the
-// plane like a wave: at time t row t is read, level 1 is computed at row t-1, level 2 at row t-2, ... Only the rows under
-// the wave are held. With a periodic border the first rows need the last ones, hence level k starts at row k and ends,
-// having wrapped around, at row k-1: rows are counted on ("virtual rows" H, H+1, ...), and the first rows are kept.
-// Nothing is computed twice, and two buffers per row suffice: level k overwrites level k-2.
-//
-// Backward, the trajectory is computed again under the wave, all levels kept, and a second wave runs the adjoint behind it.
-// Its level j is the gradient G of h^{K-j}. Level 0, the incoming gradient, is read at row y at time y + K; level j follows
-// at time y + K + j, when all states around row y are there. One time later the sums of rows y-1, y and y+1 are complete
-// and the gradients of the fields are written.
+// README.md tells the order, in "The wave of rows" and "The two waves of the backward pass". Rows are counted on beyond the
+// last one ("virtual rows" H, H+1, ...), for levels wrap around a periodic plane. Level k of the first wave is the state h^k,
+// at row t - k at time t; level j of the second one is the gradient of h^{K-j}, at row t - K - j.
 #pragma once
 
 #include "formulas.h"
@@ -23,29 +15,29 @@ PDECNN_INLINE int64_t actual_row(int64_t virtual_row, int64_t H) { return virtua
 template <class A>
 class Kept {
  public:
-  Kept(const RowLayout& l, int64_t H, int64_t reserved, int64_t per_slot, int64_t extra)
-      : l_(l), per_slot_(per_slot), table_bytes_(round_up(H * int64_t(sizeof(int32_t)), 64)), slots_(min(H, 2 * reserved + 1)),
-        arena_(size_t(table_bytes_ + (slots_ * per_slot + extra) * l.stride * int64_t(sizeof(A)))) {
-    if (!arena_.ok()) return;
-    for (int64_t y = 0; y < H; ++y)  // a table, so that no loop divides
-      table()[y] = int32_t(y < reserved ? y : reserved + (y - reserved) % (reserved + 1));
-    rows_ = reinterpret_cast<A*>(arena_.data() + table_bytes_) + l.front;
+  static size_t bytes(const RowLayout& l, int64_t H, int64_t reserved, int64_t per_slot, int64_t extra) {
+    return size_t(table_bytes(H) + (slots(H, reserved) * per_slot + extra) * l.stride * int64_t(sizeof(A)));
   }
-  bool ok() const { return arena_.ok(); }
+  Kept(const RowLayout& l, int64_t H, int64_t reserved, int64_t per_slot, char* memory)
+      : stride_(l.stride), per_slot_(per_slot), slots_(slots(H, reserved)), table_(reinterpret_cast<int32_t*>(memory)),
+        rows_(reinterpret_cast<A*>(memory + table_bytes(H)) + l.front) {
+    for (int64_t y = 0; y < H; ++y)  // a table, so that no loop divides
+      table_[y] = int32_t(y < reserved ? y : reserved + (y - reserved) % (reserved + 1));
+  }
   // Row i of the numbers kept for row y.
-  A* at(int64_t y, int64_t i) const { return rows_ + (table()[y] * per_slot_ + i) * l_.stride; }
-  A* extra(int64_t i) const { return rows_ + (slots_ * per_slot_ + i) * l_.stride; }
+  A* at(int64_t y, int64_t i) const { return rows_ + (table_[y] * per_slot_ + i) * stride_; }
+  A* extra(int64_t i) const { return rows_ + (slots_ * per_slot_ + i) * stride_; }
   Weights<A*> weights(int64_t y) const {
     auto row = [&](int64_t i) { return at(y, i); };
     return {row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)};
   }
 
  private:
-  int32_t* table() const { return reinterpret_cast<int32_t*>(arena_.data()); }
-  RowLayout l_;
-  int64_t per_slot_, table_bytes_, slots_;
-  Arena arena_;
-  A* rows_ = nullptr;
+  static int64_t slots(int64_t H, int64_t reserved) { return min(H, 2 * reserved + 1); }
+  static int64_t table_bytes(int64_t H) { return round_up(H * int64_t(sizeof(int32_t)), 64); }
+  const int64_t stride_, per_slot_, slots_;
+  int32_t* table_;
+  A* rows_;
 };
 
 // How rows are read and written, by the type that they are stored in.
@@ -62,66 +54,53 @@ class March {
   March(const Problem& p, const Storage<A>& storage, bool adjoint)
       : p_(p), q_(p), storage_(storage), adjoint_(adjoint), first_state_(adjoint ? kStates : kWeights) {}
 
-  // Runs forward or backward for every group, with one set of kept rows per thread and layout.
-  template <class Run>
-  Status each_group(const Run& run) const {
+  template <class Call>
+  Status solve(const Call& call) const {
     if (p_.N * p_.C == 0) return kOk;
     const Grouping grouping(p_.N, p_.C, p_.W, p_.interleaved != 0, adjoint_ ? kBackwardRow : kForwardRow);
     const int64_t elements = grouping.segments * grouping.lanes * p_.H * p_.W * p_.K;
-    int32_t failed = 0;
-    const Status status = parallel_for(grouping.count, max<int64_t>(1, 65536 / elements), [&](int64_t begin, int64_t end) {
-      while (begin < end) {
+    const int64_t reserved = adjoint_ ? 2 * p_.K + 2 : p_.K + 1, per_slot = adjoint_ ? kStates + p_.K + 2 : kWeights + 2;
+    Group first;
+    const RowLayout widest = grouping.group(0, p_.W, sizeof(A), first);
+    const size_t bytes = Kept<A>::bytes(widest, p_.H, reserved, per_slot, kExtra);
+    return parallel_for(grouping.count, max<int64_t>(1, 65536 / elements), bytes, [&](int64_t begin, int64_t end, char* to) {
+      for (; begin < end; ++begin) {
         Group g;
         const RowLayout l = grouping.group(begin, p_.W, sizeof(A), g);
-        const Kept<A> kept = adjoint_ ? Kept<A>(l, p_.H, 2 * p_.K + 2, kStates + p_.K + 2, kExtra)
-                                      : Kept<A>(l, p_.H, p_.K + 1, kWeights + 2, kExtra);
-        if (!kept.ok()) {
-          failed = 1;
-          return;
-        }
-        for (; begin < end; ++begin) {
-          const RowLayout next = grouping.group(begin, p_.W, sizeof(A), g);
-          if (next.segments != l.segments || next.lanes != l.lanes) break;
-          run(g, l, kept);
-        }
+        const Kept<A> kept(l, p_.H, reserved, per_slot, to);
+        std::memset(kept.extra(kZero) - l.front, 0, size_t(l.stride) * sizeof(A));  // a wider group was there, maybe
+        solve(call, g, l, kept);
       }
     });
-    return failed ? kOutOfMemory : status;
   }
 
-  void forward(const Group& g, const RowLayout& l, const Kept<A>& kept, const Map& out) const {
+ private:
+  void solve(const ForwardCall& call, const Group& g, const RowLayout& l, const Kept<A>& kept) const {
     for (int64_t t = 0; t < p_.H + 2 * p_.K; ++t)
-      advance(t, g, l, kept, [&](int64_t y, const A* h) { storage_.store(h, out, g, l, y); });
+      advance(t, g, l, kept, [&](int64_t y, const A* h) { storage_.store(h, call.out, g, l, y); });
   }
-
-  void backward(const Group& g, const RowLayout& l, const Kept<A>& kept, const BackwardCall& call) const {
+  void solve(const BackwardCall& call, const Group& g, const RowLayout& l, const Kept<A>& kept) const {
     const int64_t H = p_.H, K = p_.K;
-    auto gradient_halos = [&](A* G) {
-      if (q_.periodic()) wrap_halos(G, l);
-      else zero_halos(G, l);
-    };
-    const Gradient* wanted[] = {&call.h, &call.h_prev, &call.u, &call.v, &call.D_x, &call.D_y, &call.f};
-    for (const Gradient* to : wanted) clear(*to, g, l);
+    each_field([&](const Gradient& to) { clear(to, g, l); }, call);
     for (int64_t t = 0; t < H + 4 * K + 2; ++t) {
       advance(t, g, l, kept, [](int64_t, const A*) {});
       if (t >= 2 * K && t < H + 2 * K) {
         const int64_t y = actual_row(t - K, H);
         storage_.load(kept.at(y, kG + K % 2), call.grad_out, g, l, y);
-        gradient_halos(kept.at(y, kG + K % 2));
+        halos(kept.at(y, kG + K % 2), l, 0);
       }
       const int64_t late = t - 2 * K;
       for (int64_t j = max<int64_t>(1, (late - H + 2) / 2); j <= min(K, late / 2); ++j) {
         const int64_t y = actual_row(t - K - j, H);
         if (j == 1) adjoint_row<true>(y, K - j, l, kept);
         else adjoint_row<false>(y, K - j, l, kept);
-        gradient_halos(kept.at(y, kG + (K - j) % 2));
+        halos(kept.at(y, kG + (K - j) % 2), l, 0);
         if (j == K) finish_sums(y, l, kept);
       }
       if (t >= 4 * K + 2) write_gradients(actual_row(t - 2 * K - 1, H), g, l, kept, call);
     }
   }
 
- private:
   static constexpr int kWeights = 8, kSums = kWeights, kG = kSums + 6, kStates = kG + 2;
   // the newest row of u, D_x, D_y, f, and v at y-1, y, y+1; zeros; P with its sign turned; a result
   enum Extra { kU, kD_x, kD_y, kF, kV, kZero = kV + 3, kNegative, kResult, kExtra };
@@ -131,17 +110,17 @@ class March {
   // Where the state h^k of a row is kept: all from h^{-1} on, or two in turn.
   int64_t state(int64_t k) const { return first_state_ + (adjoint_ ? k + 1 : (k + 2) % 2); }
 
+  // The row after (before) y, around a periodic border; -1: there is none.
+  int64_t after(int64_t y) const { return y + 1 < p_.H ? y + 1 : q_.periodic() ? 0 : -1; }
+  int64_t before(int64_t y) const { return y > 0 ? y - 1 : q_.periodic() ? p_.H - 1 : -1; }
   // Rows y+1 and y-1 of state k; beyond a border that is not periodic stands the row itself (mirrored) or zero.
   void beside(int64_t y, int64_t k, const Kept<A>& kept, const A*& yp, const A*& ym) const {
     const A* self = q_.boundary == kNeumann ? kept.at(y, state(k)) : kept.extra(kZero);
-    yp = y + 1 < p_.H ? kept.at(y + 1, state(k)) : q_.periodic() ? kept.at(0, state(k)) : self;
-    ym = y > 0 ? kept.at(y - 1, state(k)) : q_.periodic() ? kept.at(p_.H - 1, state(k)) : self;
+    yp = after(y) < 0 ? self : kept.at(after(y), state(k));
+    ym = before(y) < 0 ? self : kept.at(before(y), state(k));
   }
   // Halos of a row take the opposite border, or the near one times `parity`.
-  void halos(A* row, const RowLayout& l, A parity) const {
-    if (q_.periodic()) wrap_halos(row, l);
-    else mirror_halos(row, l, parity);
-  }
+  void halos(A* row, const RowLayout& l, A parity) const { set_halos(row, l, q_.periodic(), parity); }
 
   // Time t of the first wave; write(y, h) takes the rows of h^K.
   template <class Write>
@@ -209,7 +188,7 @@ class March {
   // adjoint reads c+- from neighbours too, so their halos must hold what is beyond the border.
   void fold(int64_t y, const RowLayout& l, const Weights<A*>& w) const {
     if (q_.periodic()) {
-      if (adjoint_) wrap_halos(w.c_plus, l), wrap_halos(w.c_minus, l);
+      if (adjoint_) halos(w.c_plus, l, 0), halos(w.c_minus, l, 0);
       return;
     }
     const A parity = q_.state_parity();
@@ -225,7 +204,7 @@ class March {
     if (y == 0) edge(w.d_minus, 0, l.W);
     if (y == p_.H - 1) edge(w.d_plus, 0, l.W);
     A* rows[] = {w.a, w.b, w.c_plus, w.c_minus, w.d_plus, w.d_minus, w.s};
-    for (A* row : rows) zero_halos(row, l);
+    for (A* row : rows) halos(row, l, 0);
   }
 
   // One step of the adjoint at one row, from h^{k+1} to h^k: adds to the sums, and turns the gradient of h^{k+2} (none in
@@ -235,14 +214,8 @@ class March {
     const int64_t n = l.length, e = l.lanes, from = kG + (k + 1) % 2;
     const A *G_yp = kept.extra(kZero), *G_ym = G_yp, *d_minus_yp = G_yp, *d_plus_ym = G_yp, *yp, *ym;
     beside(y, k, kept, yp, ym);
-    if (q_.periodic() || y + 1 < p_.H) {
-      const int64_t up = y + 1 < p_.H ? y + 1 : 0;
-      G_yp = kept.at(up, from), d_minus_yp = kept.weights(up).d_minus;
-    }
-    if (q_.periodic() || y > 0) {
-      const int64_t down = y > 0 ? y - 1 : p_.H - 1;
-      G_ym = kept.at(down, from), d_plus_ym = kept.weights(down).d_plus;
-    }
+    if (after(y) >= 0) G_yp = kept.at(after(y), from), d_minus_yp = kept.weights(after(y)).d_minus;
+    if (before(y) >= 0) G_ym = kept.at(before(y), from), d_plus_ym = kept.weights(before(y)).d_plus;
     const Weights<A*> w = kept.weights(y);
     const Sums<A*> sums = sums_of(y, kept);
     const A *h = kept.at(y, state(k)), *h_prev = kept.at(y, state(k - 1)), *h_next = kept.at(y, state(k + 1)),
@@ -276,14 +249,11 @@ class March {
   void write_gradients(int64_t y, const Group& g, const RowLayout& l, const Kept<A>& kept, const BackwardCall& call) const {
     const int64_t n = l.length, e = l.lanes;
     const Sums<A*> sums = sums_of(y, kept);
-    const A *P = sums.Gh, *P_yp = P, *P_ym = P;
-    if (!q_.periodic() && (y == 0 || y == p_.H - 1)) {
-      A* beyond = kept.extra(kNegative);
+    A *P = sums.Gh, *beyond = kept.extra(kNegative);
+    if (after(y) < 0 || before(y) < 0)
       for (int64_t i = 0; i < n; ++i) beyond[i] = -q_.velocity_parity() * P[i];
-      P_yp = P_ym = beyond;
-    }
-    if (q_.periodic() || y + 1 < p_.H) P_yp = sums_of(y + 1 < p_.H ? y + 1 : 0, kept).Gh;
-    if (q_.periodic() || y > 0) P_ym = sums_of(y > 0 ? y - 1 : p_.H - 1, kept).Gh;
+    const A *P_yp = after(y) < 0 ? beyond : sums_of(after(y), kept).Gh,
+            *P_ym = before(y) < 0 ? beyond : sums_of(before(y), kept).Gh;
     const A *a = kept.weights(y).a, *r = kept.weights(y).r, *G_0 = kept.at(y, kG), *G_1 = kept.at(y, kG + 1);
     A* result = kept.extra(kResult);
     auto emit = [&](const Gradient& to, auto&& value) {
@@ -323,7 +293,7 @@ class March {
 
   const Problem& p_;
   const Scheme<A> q_;
-  const Storage<A>& storage_;
+  const Storage<A> storage_;
   const bool adjoint_;
   const int64_t first_state_;
 };

@@ -5,14 +5,20 @@ operator too: it computes the trajectory again, so that nothing is saved but the
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.kernels.library import BOUNDARIES, TAGS, like
-from pdecnn.kernels.library import LIBRARY as LIBRARY
+from pdecnn.kernels.library import (
+    BOUNDARIES,
+    LIBRARY,
+    differentiate,
+    like,
+    refuse_second_derivative,
+    register,
+    save_inputs,
+)
 from pdecnn.reference import advection_diffusion as reference
 from pdecnn.reference.advection_diffusion import MAX_STEPS, check_arguments
 
@@ -20,162 +26,152 @@ _ARGUMENTS = (
     "Tensor h, Tensor? h_prev, Tensor u, Tensor v, Tensor D_x, Tensor D_y, Tensor? f, "
     "int K, float dt, float dx, float dy, str boundary"
 )
-LIBRARY.define(f"advection_diffusion({_ARGUMENTS}) -> Tensor", tags=TAGS)
-LIBRARY.define(f"advection_diffusion_backward(Tensor grad, {_ARGUMENTS}, bool[7] needs) -> Tensor[]", tags=TAGS)
-
-Inputs = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
-def check(inputs: Inputs, K: int, dt: float, dx: float, dy: float, boundary: str, grad: Tensor | None = None) -> None:
-    """Raises what the front door raises, at little cost: the operator may be called by anyone."""
-    h, h_prev, u, v, D_x, D_y, f = inputs
-    shape, dtype = h.shape, h.dtype
-    good = len(shape) == 4 and shape[2] > 0 and shape[3] > 0 and 1 <= K <= MAX_STEPS and boundary in BOUNDARIES
-    for q in (h_prev, f, grad):
-        good = good and (q is None or (q.shape == shape and q.dtype is dtype))
-    for c in (u, v, D_x, D_y):
-        good = good and c.dtype is dtype and (c.shape == shape or c.ndim == 0 or c.shape == (1, shape[1], 1, 1))
-    if not (good and dt > 0 and dx > 0 and dy > 0):
-        check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
-        raise ValueError(f"advection_diffusion_backward: expected grad like h {tuple(shape)}, {dtype}.")
+class Problem(NamedTuple):
+    """The operator's arguments, in the order of its schema.
+
+    `h_prev=None` means `h_prev = h`, `f=None` no source. The coefficients are tensors of the shape of `h`, of
+    `(1, C, 1, 1)` or of no dimension.
+    """
+
+    h: Tensor
+    h_prev: Tensor | None
+    u: Tensor
+    v: Tensor
+    D_x: Tensor
+    D_y: Tensor
+    f: Tensor | None
+    K: int
+    dt: float
+    dx: float
+    dy: float
+    boundary: str
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Those that may have a gradient."""
+        return self[:7]
+
+    def check(self, grad: Tensor | None = None) -> None:
+        """Raises what the front door raises, at little cost: the operator may be called by anyone."""
+        h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary = self
+        shape, dtype = h.shape, h.dtype
+        good = len(shape) == 4 and shape[2] > 0 and shape[3] > 0 and 1 <= K <= MAX_STEPS and boundary in BOUNDARIES
+        for q in (h_prev, f, grad):
+            good = good and (q is None or (q.shape == shape and q.dtype is dtype))
+        for c in (u, v, D_x, D_y):
+            good = good and c.dtype is dtype and (c.shape == shape or c.ndim == 0 or c.shape == (1, shape[1], 1, 1))
+        if not (good and dt > 0 and dx > 0 and dy > 0):
+            check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
+            raise ValueError(f"advection_diffusion_backward: expected grad like h {tuple(shape)}, {dtype}.")
+
+    def solve(self) -> Tensor:
+        """`h^K` by the definition; bfloat16 is storage, here as in every kernel."""
+        wide: Any = [q if q is None else q.to(torch.promote_types(q.dtype, torch.float32)) for q in self.tensors]
+        h, h_prev, u, v, D_x, D_y, f = wide
+        *_, K, dt, dx, dy, boundary = self
+        return reference(h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, boundary=boundary)
+
+    def room(self, needs: Sequence[bool], sums: torch.dtype | None = None) -> list[Tensor]:
+        """Empty gradients, each of its argument's shape, or of no element where it is not needed.
+
+        Maps are in the memory format of `h`. With a dtype for `sums`, smaller coefficients have one number for each
+        plane instead, as kernels leave them to `gather`.
+        """
+        h = self.h
+        grads = []
+        for q, need in zip(self.tensors, needs, strict=True):
+            if q is None or not need:
+                grads.append(h.new_empty(0))
+            elif q.shape == h.shape:
+                grads.append(like(h))
+            else:
+                grads.append(h.new_empty(q.shape) if sums is None else h.new_empty(h.shape[:2], dtype=sums))
+        return grads
+
+    def gather(self, grads: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients, where those of smaller coefficients are given for each plane."""
+        pairs = zip(grads, self.tensors, strict=True)
+        return [_total(g, q) if q is not None and g.ndim == 2 else g for g, q in pairs]
 
 
-def _solve(inputs: Inputs, K: int, dt: float, dx: float, dy: float, boundary: str) -> Tensor:
-    # bfloat16 is storage, here as in every kernel
-    wide: Any = [q if q is None else q.to(torch.promote_types(q.dtype, torch.float32)) for q in inputs]
-    h, h_prev, u, v, D_x, D_y, f = wide
-    return reference(h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, boundary=boundary)
+def _total(sums: Tensor, c: Tensor) -> Tensor:
+    per_channel = sums.sum(0)  # torch splits a sum over all among threads, not one over a dimension
+    return (per_channel if c.ndim == 4 else per_channel.sum()).view(c.shape).to(c.dtype)
 
 
-def _forward_reference(
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-) -> Tensor:
-    out = _solve((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary)
-    return like(h).copy_(out)  # in the memory format of h, as every kernel answers
+def forward_default(*arguments: Any) -> Tensor:
+    """`h^K` by the definition, in the memory format of h, as every kernel answers."""
+    problem = Problem(*arguments)
+    return like(problem.h).copy_(problem.solve())
 
 
-def _backward_reference(
-    grad: Tensor,
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-    needs: Sequence[bool],
-) -> list[Tensor]:
-    inputs: Any = (h, h_prev, u, v, D_x, D_y, f)
-    check(inputs, K, dt, dx, dy, boundary, grad)
-    with torch.enable_grad(), _autograd_kernels():
-        leaves: Any = tuple(
-            q if q is None else q.detach().clone().requires_grad_(need) for q, need in zip(inputs, needs, strict=True)
-        )
-        out = _solve(leaves, K, dt, dx, dy, boundary).to(h.dtype)
-        wanted = [q for q, need in zip(leaves, needs, strict=True) if need]
-        grads = iter(torch.autograd.grad(out, wanted, grad))
-    pairs = zip(inputs, needs, strict=True)  # in the strides that the fake promises
-    return [_like(q, h).copy_(next(grads)) if need else h.new_empty(0) for q, need in pairs]
+def backward_default(grad: Tensor, *arguments: Any) -> list[Tensor]:
+    """The gradients by autograd of the definition."""
+    *given, needs = arguments
+    problem = Problem(*given)
+    problem.check(grad)
+
+    def solve(*tensors: Any) -> Tensor:
+        return Problem(*tensors, *given[7:]).solve().to(grad.dtype)
+
+    grads = iter(differentiate(solve, problem.tensors, needs, grad))
+    return [g.copy_(next(grads)) if need else g for g, need in zip(problem.room(needs), needs, strict=True)]
 
 
-def _autograd_kernels() -> Any:
-    """Switches on the autograd kernels, which are off inside an operator: the reference differentiates itself."""
-    keys = torch._C.DispatchKeySet
-    functionality = keys(torch._C.DispatchKey.AutogradFunctionality)
-    included = torch._C._dispatch_tls_local_include_set()
-    return torch._C._ForceDispatchKeyGuard(included, torch._C._dispatch_tls_local_exclude_set() - functionality)
-
-
-LIBRARY.impl("advection_diffusion", _forward_reference, "CompositeExplicitAutograd")
-LIBRARY.impl("advection_diffusion_backward", _backward_reference, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("pdecnn::advection_diffusion", lib=LIBRARY)
 def _forward_fake(h: Tensor, *_: Any) -> Tensor:
     return like(h)
 
 
-@torch.library.register_fake("pdecnn::advection_diffusion_backward", lib=LIBRARY)
 def _backward_fake(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    inputs, needs = arguments[:7], arguments[-1]
-    h = inputs[0]
-    return [_like(q, h) if need else h.new_empty(0) for q, need in zip(inputs, needs, strict=True)]
+    *given, needs = arguments
+    return Problem(*given).room(needs)
 
 
-def _like(q: Tensor, h: Tensor) -> Tensor:
-    """An empty gradient for `q`: maps in the memory format of `h`, smaller coefficients contiguous."""
-    return like(h) if q.shape == h.shape else h.new_empty(q.shape)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:7])
-    ctx.parameters = inputs[7:]
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     inputs = ctx.saved_tensors
     needs = [q is not None and need for q, need in zip(inputs, ctx.needs_input_grad, strict=False)]
-    grads = torch.ops.pdecnn.advection_diffusion_backward(grad, *inputs, *ctx.parameters, needs)
-    return (*(g if need else None for g, need in zip(grads, needs, strict=True)), *[None] * 5)
-
-
-def _no_double_backward(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(
-        "advection_diffusion: its gradient cannot be differentiated again by the fused kernel. "
-        "Use pdecnn.reference.advection_diffusion, which is plain torch, where second derivatives are needed."
-    )
-
-
-torch.library.register_autograd("pdecnn::advection_diffusion", _backward, setup_context=_setup_context, lib=LIBRARY)
-torch.library.register_autograd("pdecnn::advection_diffusion_backward", _no_double_backward, lib=LIBRARY)
-for _device in ("cpu", "cuda"):
-    # 1/L and the recursion lose too much in half precision: autocast runs the solver in float32.
-    torch.library.register_autocast("pdecnn::advection_diffusion", _device, torch.float32, lib=LIBRARY)
+    grads = torch.ops.pdecnn.advection_diffusion_backward(grad, *inputs, *ctx.options, needs)
+    return (*(g if need else None for g, need in zip(grads, needs, strict=True)), *[None] * len(ctx.options))
 
 
 def macs(h_shape: Sequence[int], K: int, *, learned_diffusion: bool) -> int:
     """Multiply-adds of the solver: 6 per element and step, and the set-up of its coefficients."""
-    N, C, H, W = h_shape
-    return N * C * H * W * (6 * K + (14 if learned_diffusion else 4))
+    return torch.Size(h_shape).numel() * (6 * K + (14 if learned_diffusion else 4))
 
 
-@register_flop_formula(torch.ops.pdecnn.advection_diffusion)
-def _forward_flops(
-    h: Sequence[int],
-    h_prev: Any,
-    u: Any,
-    v: Any,
-    D_x: Sequence[int],
-    D_y: Sequence[int],
-    f: Any,
-    K: int,
-    *_: Any,
-    **__: Any,
-) -> int:
-    learned = tuple(h) in (tuple(D_x), tuple(D_y))
-    return 2 * macs(h, K, learned_diffusion=learned)
+def backward_macs(h_shape: Sequence[int], K: int) -> int:
+    """Those of its gradient: the trajectory again, the adjoint steps and the six sums."""
+    return torch.Size(h_shape).numel() * (18 * K + 20)
 
 
-@register_flop_formula(torch.ops.pdecnn.advection_diffusion_backward)
-def _backward_flops(
-    grad: Any, h: Sequence[int], h_prev: Any, u: Any, v: Any, D_x: Any, D_y: Any, f: Any, K: int, *_: Any, **__: Any
-) -> int:
-    # the trajectory again, the adjoint steps and the six sums
-    N, C, H, W = h
-    return 2 * N * C * H * W * (18 * K + 20)
+def _forward_flops(*arguments: Any, **_: Any) -> int:
+    shapes: Any = Problem(*arguments)
+    learned = tuple(shapes.h) in (tuple(shapes.D_x), tuple(shapes.D_y))
+    return 2 * macs(shapes.h, shapes.K, learned_diffusion=learned)
+
+
+def _backward_flops(grad: Any, *arguments: Any, **_: Any) -> int:
+    *given, _needs = arguments
+    return 2 * backward_macs(grad, Problem(*given).K)
+
+
+register(
+    f"advection_diffusion({_ARGUMENTS}) -> Tensor",
+    forward_default,
+    _forward_fake,
+    _forward_flops,
+    gradient=_gradient,
+    save=save_inputs,
+)
+register(
+    f"advection_diffusion_backward(Tensor grad, {_ARGUMENTS}, bool[7] needs) -> Tensor[]",
+    backward_default,
+    _backward_fake,
+    _backward_flops,
+    gradient=refuse_second_derivative("advection_diffusion", "pdecnn.reference.advection_diffusion"),
+)
+for _device in ("cpu", "cuda"):
+    # 1/L and the recursion lose too much in half precision: autocast runs the solver in float32.
+    torch.library.register_autocast("pdecnn::advection_diffusion", _device, torch.float32, lib=LIBRARY)

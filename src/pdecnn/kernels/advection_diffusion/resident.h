@@ -5,8 +5,6 @@
 
 namespace PDECNN_NS {
 
-constexpr int64_t kForwardBytes = 1 << 19, kBackwardBytes = 3 << 19;
-
 // Plane (n, c), and how far in n and c the one is that follows it.
 struct PlaneIndex {
   int64_t n, c, next_n, next_c;
@@ -18,10 +16,20 @@ struct PlaneSolver {
   void (*forward)(const ForwardCall&, const Scheme<float>&, const PlaneIndex&, float* scratch);
   void (*backward)(const BackwardCall&, const Scheme<float>&, const PlaneIndex&, float* scratch);
 
+  void solve(const ForwardCall& c, const Scheme<float>& q, const PlaneIndex& i, float* to) const { forward(c, q, i, to); }
+  void solve(const BackwardCall& c, const Scheme<float>& q, const PlaneIndex& i, float* to) const { backward(c, q, i, to); }
+
   // Numbers of scratch: seven weights and two states; backward the eighth weight, three sums, the states from h^{-1} on,
   // their gradients, and a row of zeros.
-  int64_t forward_numbers(int64_t H) const { return 9 * H * row; }
-  int64_t backward_numbers(int64_t H, int64_t K) const { return (8 + 3 + (K + 2) + (K + 1)) * H * row + row; }
+  template <class Call>
+  int64_t numbers(int64_t H, int64_t K) const {
+    return is_backward<Call> ? (8 + 3 + (K + 2) + (K + 1)) * H * row + row : 9 * H * row;
+  }
+  // Whether they, and `more` of the caller, stay in cache.
+  template <class Call>
+  bool fits(int64_t H, int64_t K, int64_t more = 0) const {
+    return (numbers<Call>(H, K) + more) * int64_t(sizeof(float)) <= (is_backward<Call> ? 3 << 19 : 1 << 19);
+  }
 };
 
 // The solver of planes of W columns; null: the march must do it.
@@ -32,6 +40,7 @@ Status advection_diffusion(const ForwardCall& call);
 
 // Whether the columns of a map are side by side or all one.
 inline bool has_rows(const Map& m) { return m.data == nullptr || m.sx == 1 || m.sx == 0; }
+inline bool has_rows(const Gradient& g) { return has_rows(g.map); }
 
 // Runs `solve(plane, scratch)` over all planes with one scratch of `numbers` per thread.
 template <class Solve>

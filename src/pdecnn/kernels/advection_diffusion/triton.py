@@ -13,14 +13,15 @@ Gradients of per-channel and scalar coefficients are summed per plane, then by t
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from pdecnn.kernels.advection_diffusion.op import check
+from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.advection_diffusion.triton_kernels import backward_kernel, forward_kernel
-from pdecnn.kernels.library import BOUNDARIES, like
+from pdecnn.kernels.library import BOUNDARIES, in_order, like
 
 TILE_ELEMENTS = 1024
 """Largest tile: 16 warps of 2 elements per thread. More elements per thread spill registers (compiled for sm_90)."""
@@ -32,126 +33,67 @@ SCRATCH_BYTES = 256 * 2**20
 OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}
 
 
-def forward(
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-) -> Tensor:
-    """Returns `h^K`; shapes and meanings are those of `pdecnn.reference.advection_diffusion`, unchecked here.
-
-    `h_prev=None` means `h_prev = h`, `f=None` means no source. The coefficients are tensors of the shape of `h`, of
-    `(1, C, 1, 1)` or of no dimension. Any strides; arithmetic in float64 for float64, else in float32.
-    """
-    check((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary)
-    out = like(h)
-    N, C, H, W = h.shape
-    if N * C == 0:
-        return out
-    block_h, block_w, num_warps = _tiling(H, W)
-    dtype = _arithmetic_dtype(h)
-    programs = _programs(h, num_warps, 2 * H * W * dtype.itemsize)
-    states = torch.empty(programs * 2 * H * W, dtype=dtype, device=h.device)
-    with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
-        forward_kernel[(programs,)](
-            *_fields(h, out, h, h if h_prev is None else h_prev, u, v, D_x, D_y, h if f is None else f),
-            states, N * C, C, H, W, K, *_scalars(dt, dx, dy),
-            BOUNDARY=BOUNDARIES[boundary], HAS_F=f is not None,
-            ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,
-            num_warps=num_warps, **OPTIONS,
-        )  # fmt: skip
+def forward(*arguments: Any) -> Tensor:
+    """`h^K` of a `Problem`. Any strides; arithmetic in float64 for float64, else in float32."""
+    problem = Problem(*arguments)
+    problem.check()
+    out = like(problem.h)
+    _launch(forward_kernel, problem, [out], planes=2)
     return out
 
 
-def backward(
-    grad: Tensor,
-    h: Tensor,
-    h_prev: Tensor | None,
-    u: Tensor,
-    v: Tensor,
-    D_x: Tensor,
-    D_y: Tensor,
-    f: Tensor | None,
-    K: int,
-    dt: float,
-    dx: float,
-    dy: float,
-    boundary: str,
-    needs: Sequence[bool],
-) -> list[Tensor]:
-    """Gradients for `(h, h_prev, u, v, D_x, D_y, f)`, each of its argument's shape; empty where `needs` is False.
+def backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
+    """Gradients of the tensors of a `Problem`, each of its argument's shape; empty where `needs` is False.
 
     With `h_prev=None` the gradient of `h` holds both of its roles, and that of `h_prev` is empty.
     """
-    check((h, h_prev, u, v, D_x, D_y, f), K, dt, dx, dy, boundary, grad)
+    *given, needs = arguments
+    problem = Problem(*given)
+    problem.check(grad)
+    grads = problem.room(needs, sums=_arithmetic_dtype(grad))
+    asked = {f"NEEDS_{name.upper()}": g.ndim > 1 for name, g in zip(Problem._fields, grads, strict=False)}
+    if any(asked.values()):
+        maps = [in_order(grad, problem.h), *grads]
+        _launch(
+            backward_kernel, problem, maps, planes=2 * (problem.K + 2), HAS_H_PREV=problem.h_prev is not None, **asked
+        )
+    return problem.gather(grads)
+
+
+def _launch(kernel: Any, problem: Problem, results: Sequence[Tensor], *, planes: int, **constants: bool) -> None:
+    """Runs a kernel with so many planes of scratch per program.
+
+    Maps are copied into the order of `h` if they have another one, so that all have the same strides; a coefficient
+    that is no map is given as one number per channel.
+    """
+    h = problem.h
     N, C, H, W = h.shape
-    needs = [need and q is not None for need, q in zip(needs, (h, h_prev, u, v, D_x, D_y, f), strict=True)]
-    coefficients = (u, v, D_x, D_y)
-    kinds = [_kind(c, h, need) for c, need in zip(coefficients, needs[2:6], strict=True)]
-    dtype = _arithmetic_dtype(h)
-
-    maps = {i: like(h) for i in (0, 1, 6) if needs[i]}
-    maps |= {2 + i: like(h) for i, kind in enumerate(kinds) if kind == 1}
-    sums = {2 + i: torch.empty(N, C, dtype=dtype, device=h.device) for i, kind in enumerate(kinds) if kind == 2}
-
-    if N * C > 0 and any(needs):
-        block_h, block_w, num_warps = _tiling(H, W)
-        per_program = 2 * (K + 2) * H * W
-        programs = _programs(h, num_warps, per_program * dtype.itemsize)
-        scratch = torch.empty(programs * per_program, dtype=dtype, device=h.device)
-        outputs = [maps.get(i, sums.get(i, scratch)) for i in range(7)]
-        strides = like(h.detach().to("meta")).stride()  # of every gradient map
-        with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
-            backward_kernel[(programs,)](
-                *_fields(h, grad, h, h if h_prev is None else h_prev, *coefficients, h if f is None else f),
-                *outputs, *strides, scratch, N * C, C, H, W, K, *_scalars(dt, dx, dy),
-                BOUNDARY=BOUNDARIES[boundary], HAS_F=f is not None, HAS_H_PREV=h_prev is not None,
-                NEEDS_H=needs[0], NEEDS_H_PREV=needs[1],
-                U=kinds[0], V=kinds[1], D_X=kinds[2], D_Y=kinds[3], NEEDS_F=needs[6],
-                ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,
-                num_warps=num_warps, **OPTIONS,
-            )  # fmt: skip
-
-    for i, partial in sums.items():
-        c = coefficients[i - 2]
-        maps[i] = (partial.sum() if c.ndim == 0 else partial.sum(0).view(c.shape)).to(h.dtype)
-    return [maps.get(i, h.new_empty(0)) for i in range(7)]
+    if N * C == 0:
+        return
+    fields = [h if q is None else q for q in problem.tensors]
+    is_map = [q.shape == h.shape for q in fields]
+    fields = [
+        in_order(q, h) if m else q.expand(1, C, 1, 1).reshape(C).contiguous()
+        for q, m in zip(fields, is_map, strict=True)
+    ]
+    block_h, block_w, num_warps = _tiling(H, W)
+    size, dtype = planes * H * W, _arithmetic_dtype(h)
+    programs = _programs(h, num_warps, size * dtype.itemsize)
+    dt, dx, dy = problem.dt, problem.dx, problem.dy
+    with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
+        kernel[(programs,)](
+            *results, *fields, *in_order(h, h).stride(),
+            torch.empty(programs * size, dtype=dtype, device=h.device),
+            N * C, C, H, W, problem.K, dt, dt / dx, dt / dy, dt / dx**2, dt / dy**2,
+            **dict(zip(("U", "V", "D_X", "D_Y"), is_map[2:6], strict=True)),
+            BOUNDARY=BOUNDARIES[problem.boundary], HAS_F=problem.f is not None,
+            ONE_TILE=block_h >= H and block_w >= W, BLOCK_H=block_h, BLOCK_W=block_w,
+            num_warps=num_warps, **constants, **OPTIONS,
+        )  # fmt: skip
 
 
 def _arithmetic_dtype(h: Tensor) -> torch.dtype:
     return torch.float64 if h.dtype == torch.float64 else torch.float32
-
-
-def _kind(coefficient: Tensor, h: Tensor, needed: bool) -> int:
-    return (1 if coefficient.shape == h.shape else 2) if needed else 0
-
-
-def _fields(h: Tensor, *fields: Tensor) -> list[Tensor | int]:
-    """Every field followed by its four strides; a broadcast coefficient has stride 0.
-
-    Offsets inside a plane are 32-bit in the kernels, so a field with wider planes is copied.
-    """
-    H, W = h.shape[2:]
-    arguments: list[Tensor | int] = []
-    for q in fields:
-        n, c, y, x = q.expand(h.shape).stride()
-        if (H - 1) * y + (W - 1) * x >= 2**31:
-            q = q.contiguous()
-            n, c, y, x = q.expand(h.shape).stride()
-        arguments += [q, n, c, y, x]
-    return arguments
-
-
-def _scalars(dt: float, dx: float, dy: float) -> tuple[float, ...]:
-    return dt, dt / dx, dt / dy, dt / dx**2, dt / dy**2
 
 
 def _tiling(H: int, W: int) -> tuple[int, int, int]:

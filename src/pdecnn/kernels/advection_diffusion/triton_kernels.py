@@ -24,11 +24,6 @@ PERIODIC: tl.constexpr = tl.constexpr(0)
 NEUMANN: tl.constexpr = tl.constexpr(1)
 DIRICHLET: tl.constexpr = tl.constexpr(2)
 
-# How a gradient leaves the kernel: not at all, as a map, or as one sum per plane.
-SKIP: tl.constexpr = tl.constexpr(0)
-MAP: tl.constexpr = tl.constexpr(1)
-SUM: tl.constexpr = tl.constexpr(2)
-
 
 @triton.jit
 def _scalar(value, dtype: tl.constexpr):
@@ -60,67 +55,79 @@ def _state(slot, y, x, live, H, W, BOUNDARY: tl.constexpr):
 
 
 @triton.jit
-def _field(ptr, s_y, s_x, y, x, live, H, W, BOUNDARY: tl.constexpr, dtype: tl.constexpr):
-    """An input at (y, x), mirrored evenly at a border that is not periodic."""
-    offset = _index(y, H, BOUNDARY) * s_y + _index(x, W, BOUNDARY) * s_x
-    return tl.load(ptr + offset, mask=live, other=0.0).to(dtype)
+def _field(ptr, IS_MAP: tl.constexpr, s_y, s_x, y, x, live, H, W, BOUNDARY: tl.constexpr, dtype: tl.constexpr):
+    """An input at (y, x), mirrored evenly at a border that is not periodic; what is no map is one number."""
+    if IS_MAP:
+        value = tl.load(ptr + _index(y, H, BOUNDARY) * s_y + _index(x, W, BOUNDARY) * s_x, mask=live, other=0.0)
+    else:
+        value = tl.load(ptr + tl.zeros_like(live).to(tl.int32), mask=live, other=0.0)
+    return value.to(dtype)
 
 
 @triton.jit
-def _velocity(ptr, s_y, s_x, y, x, live, H, W, BOUNDARY: tl.constexpr, dtype: tl.constexpr):
+def _velocity(ptr, IS_MAP: tl.constexpr, s_y, s_x, y, x, live, H, W, BOUNDARY: tl.constexpr, dtype: tl.constexpr):
     """A velocity at (y, x), reached along its own axis: a Neumann border reflects it."""
-    c = _field(ptr, s_y, s_x, y, x, live, H, W, BOUNDARY, dtype)
+    c = _field(ptr, IS_MAP, s_y, s_x, y, x, live, H, W, BOUNDARY, dtype)
     if BOUNDARY == NEUMANN:
         c = tl.where(_inside(y, x, H, W), c, -c)
     return c
 
 
 @triton.jit
-def _diffusion_numbers(
-    D_x, D_x_sy, D_x_sx, D_y, D_y_sy, D_y_sx, y, x, live, H, W, dt_dx2, dt_dy2,
-    BOUNDARY: tl.constexpr, dtype: tl.constexpr,
+def _plane(ptr, n, c, s_n, s_c, IS_MAP: tl.constexpr):
+    """Where the plane of sample n and channel c begins."""
+    return ptr + (n * s_n + c * s_c if IS_MAP else c)
+
+
+@triton.jit
+def _denominator(
+    D_x, D_y, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X: tl.constexpr, D_Y: tl.constexpr, dtype: tl.constexpr
+):
+    """`1 / r = 1 + 2 B_x + 2 B_y` at (y, x)."""
+    two_B_x = _field(D_x, D_X, s_y, s_x, y, x, live, H, W, PERIODIC, dtype) * (2 * _scalar(dt_dx2, dtype))
+    two_B_y = _field(D_y, D_Y, s_y, s_x, y, x, live, H, W, PERIODIC, dtype) * (2 * _scalar(dt_dy2, dtype))
+    return 1.0 + two_B_x + two_B_y
+
+
+@triton.jit
+def _axis_weights(
+    u, D, s_y, s_x, y, x, e_y: tl.constexpr, e_x: tl.constexpr, live, H, W, dt_dx, dt_dx2,
+    U: tl.constexpr, D_IS_MAP: tl.constexpr, BOUNDARY: tl.constexpr, ADJOINT: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """`2 B_x` and `2 B_y` at (y, x)."""
-    two_B_x = _field(D_x, D_x_sy, D_x_sx, y, x, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt_dx2, dtype))
-    two_B_y = _field(D_y, D_y_sy, D_y_sx, y, x, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt_dy2, dtype))
-    return two_B_x, two_B_y
+    """Along the axis (e_y, e_x): `2 B`, `A[+1] - A[-1]`, and `1 / r` times the weights of both neighbours."""
+    to_A, to_B = _scalar(dt_dx, dtype), 2 * _scalar(dt_dx2, dtype)
+    A_plus = _velocity(u, U, s_y, s_x, y + e_y, x + e_x, live, H, W, BOUNDARY, dtype) * to_A
+    A_minus = _velocity(u, U, s_y, s_x, y - e_y, x - e_x, live, H, W, BOUNDARY, dtype) * to_A
+    two_B = _field(D, D_IS_MAP, s_y, s_x, y, x, live, H, W, BOUNDARY, dtype) * to_B
+    if ADJOINT:
+        # The weights with which the neighbours read this element: theirs, not ours.
+        plus = _field(D, D_IS_MAP, s_y, s_x, y + e_y, x + e_x, live, H, W, BOUNDARY, dtype) * to_B + A_plus
+        minus = _field(D, D_IS_MAP, s_y, s_x, y - e_y, x - e_x, live, H, W, BOUNDARY, dtype) * to_B - A_minus
+    else:
+        A = _field(u, U, s_y, s_x, y, x, live, H, W, BOUNDARY, dtype) * to_A
+        plus, minus = two_B - A, two_B + A
+    return two_B, A_plus - A_minus, plus, minus
 
 
 @triton.jit
 def _weights(
-    u, u_sy, u_sx, v, v_sy, v_sx, D_x, D_x_sy, D_x_sx, D_y, D_y_sy, D_y_sx, f, f_sy, f_sx,
-    y, x, live, H, W, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+    u, v, D_x, D_y, f, s_y, s_x, y, x, live, H, W, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+    U: tl.constexpr, V: tl.constexpr, D_X: tl.constexpr, D_Y: tl.constexpr,
     BOUNDARY: tl.constexpr, HAS_F: tl.constexpr, ADJOINT: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
     """The weights of `next = a prev + b now + xp now[x+1] + xm now[x-1] + yp now[y+1] + ym now[y-1] + s`."""
-    dt_dx_ = _scalar(dt_dx, dtype)
-    dt_dy_ = _scalar(dt_dy, dtype)
-    A_xp = _velocity(u, u_sy, u_sx, y, x + 1, live, H, W, BOUNDARY, dtype) * dt_dx_
-    A_xm = _velocity(u, u_sy, u_sx, y, x - 1, live, H, W, BOUNDARY, dtype) * dt_dx_
-    A_yp = _velocity(v, v_sy, v_sx, y + 1, x, live, H, W, BOUNDARY, dtype) * dt_dy_
-    A_ym = _velocity(v, v_sy, v_sx, y - 1, x, live, H, W, BOUNDARY, dtype) * dt_dy_
-    two_B_x, two_B_y = _diffusion_numbers(
-        D_x, D_x_sy, D_x_sx, D_y, D_y_sy, D_y_sx, y, x, live, H, W, dt_dx2, dt_dy2, BOUNDARY, dtype
+    two_B_x, flow_x, xp, xm = _axis_weights(
+        u, D_x, s_y, s_x, y, x, 0, 1, live, H, W, dt_dx, dt_dx2, U, D_X, BOUNDARY, ADJOINT, dtype
+    )
+    two_B_y, flow_y, yp, ym = _axis_weights(
+        v, D_y, s_y, s_x, y, x, 1, 0, live, H, W, dt_dy, dt_dy2, V, D_Y, BOUNDARY, ADJOINT, dtype
     )
     r = 1.0 / (1.0 + two_B_x + two_B_y)
-    a = (1.0 - two_B_x - two_B_y) * r
-    b = -(A_xp - A_xm + A_yp - A_ym) * r
-    if ADJOINT:
-        # The weights with which the neighbours read this element: theirs, not ours.
-        B2_xp = _field(D_x, D_x_sy, D_x_sx, y, x + 1, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt_dx2, dtype))
-        B2_xm = _field(D_x, D_x_sy, D_x_sx, y, x - 1, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt_dx2, dtype))
-        B2_yp = _field(D_y, D_y_sy, D_y_sx, y + 1, x, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt_dy2, dtype))
-        B2_ym = _field(D_y, D_y_sy, D_y_sx, y - 1, x, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt_dy2, dtype))
-        xp, xm, yp, ym = (B2_xp + A_xp) * r, (B2_xm - A_xm) * r, (B2_yp + A_yp) * r, (B2_ym - A_ym) * r
-    else:
-        A_x = _field(u, u_sy, u_sx, y, x, live, H, W, BOUNDARY, dtype) * dt_dx_
-        A_y = _field(v, v_sy, v_sx, y, x, live, H, W, BOUNDARY, dtype) * dt_dy_
-        xp, xm, yp, ym = (two_B_x - A_x) * r, (two_B_x + A_x) * r, (two_B_y - A_y) * r, (two_B_y + A_y) * r
     if HAS_F:
-        s = _field(f, f_sy, f_sx, y, x, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt, dtype)) * r
+        s = _field(f, True, s_y, s_x, y, x, live, H, W, BOUNDARY, dtype) * (2 * _scalar(dt, dtype)) * r
     else:
         s = tl.zeros_like(r)
-    return a, b, xp, xm, yp, ym, s
+    return (1.0 - two_B_x - two_B_y) * r, -(flow_x + flow_y) * r, xp * r, xm * r, yp * r, ym * r, s
 
 
 @triton.jit
@@ -134,9 +141,8 @@ def _gather(now, a, b, xp, xm, yp, ym, s, prev_value, now_value, y, x, live, H, 
 
 @triton.jit
 def _march(
-    ring, slots,
-    u, u_sy, u_sx, v, v_sy, v_sx, D_x, D_x_sy, D_x_sx, D_y, D_y_sy, D_y_sx, f, f_sy, f_sx,
-    H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+    ring, slots, u, v, D_x, D_y, f, s_y, s_x, H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+    U: tl.constexpr, V: tl.constexpr, D_X: tl.constexpr, D_Y: tl.constexpr,
     BOUNDARY: tl.constexpr, HAS_F: tl.constexpr, ADJOINT: tl.constexpr,
     ONE_TILE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
@@ -153,8 +159,8 @@ def _march(
         y, x = rows, columns
         live = (y < H) & (x < W)
         a, b, xp, xm, yp, ym, s = _weights(
-            u, u_sy, u_sx, v, v_sy, v_sx, D_x, D_x_sy, D_x_sx, D_y, D_y_sy, D_y_sx, f, f_sy, f_sx,
-            y, x, live, H, W, dt, dt_dx, dt_dy, dt_dx2, dt_dy2, BOUNDARY, HAS_F, ADJOINT, dtype,
+            u, v, D_x, D_y, f, s_y, s_x, y, x, live, H, W, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+            U, V, D_X, D_Y, BOUNDARY, HAS_F, ADJOINT, dtype,
         )  # fmt: skip
         prev_value = tl.load(ring + y * W + x, mask=live, other=0.0)
         now_value = tl.load(ring + size + y * W + x, mask=live, other=0.0)
@@ -174,8 +180,8 @@ def _march(
                     y, x = y_0 + rows, x_0 + columns
                     live = (y < H) & (x < W)
                     a, b, xp, xm, yp, ym, s = _weights(
-                        u, u_sy, u_sx, v, v_sy, v_sx, D_x, D_x_sy, D_x_sx, D_y, D_y_sy, D_y_sx, f, f_sy, f_sx,
-                        y, x, live, H, W, dt, dt_dx, dt_dy, dt_dx2, dt_dy2, BOUNDARY, HAS_F, ADJOINT, dtype,
+                        u, v, D_x, D_y, f, s_y, s_x, y, x, live, H, W, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+                        U, V, D_X, D_Y, BOUNDARY, HAS_F, ADJOINT, dtype,
                     )  # fmt: skip
                     prev_value = tl.load(prev + y * W + x, mask=live, other=0.0)
                     now_value = tl.load(now + y * W + x, mask=live, other=0.0)
@@ -185,97 +191,105 @@ def _march(
 
 
 @triton.jit
-def _copy_in(slot, q, q_sy, q_sx, H, W, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr):
-    """Copies a strided plane into a slot of the ring."""
-    dtype: tl.constexpr = slot.dtype.element_ty
+def _copy(to, to_sy, to_sx, q, s_y, s_x, H, W, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr):
+    """Copies a strided plane into or out of a slot of the ring."""
     for y_0 in range(0, H, BLOCK_H):
         for x_0 in range(0, W, BLOCK_W):
             y, x = y_0 + tl.arange(0, BLOCK_H)[:, None], x_0 + tl.arange(0, BLOCK_W)[None, :]
             live = (y < H) & (x < W)
-            tl.store(slot + y * W + x, _field(q, q_sy, q_sx, y, x, live, H, W, PERIODIC, dtype), mask=live)
+            tl.store(to + y * to_sy + x * to_sx, tl.load(q + y * s_y + x * s_x, mask=live, other=0.0), mask=live)
 
 
 @triton.jit(do_not_specialize=["planes", "C", "K"])
 def forward_kernel(
-    out, out_sn, out_sc, out_sy, out_sx,
-    h, h_sn, h_sc, h_sy, h_sx,
-    h_prev, h_prev_sn, h_prev_sc, h_prev_sy, h_prev_sx,
-    u, u_sn, u_sc, u_sy, u_sx,
-    v, v_sn, v_sc, v_sy, v_sx,
-    D_x, D_x_sn, D_x_sc, D_x_sy, D_x_sx,
-    D_y, D_y_sn, D_y_sc, D_y_sy, D_y_sx,
-    f, f_sn, f_sc, f_sy, f_sx,
-    states, planes, C, H, W, K,
+    out, h, h_prev, u, v, D_x, D_y, f, s_n, s_c, s_y, s_x, scratch, planes, C, H, W, K,
     dt: tl.float64, dt_dx: tl.float64, dt_dy: tl.float64, dt_dx2: tl.float64, dt_dy2: tl.float64,
+    U: tl.constexpr, V: tl.constexpr, D_X: tl.constexpr, D_Y: tl.constexpr,
     BOUNDARY: tl.constexpr, HAS_F: tl.constexpr,
     ONE_TILE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Every program solves planes `program_id, program_id + programs, ...`; `states` has two planes per program."""
+    """Every program solves planes `program_id, program_id + programs, ...`; `scratch` has two planes per program.
+
+    Maps have the strides `s_n, s_c, s_y, s_x`; a coefficient for which U, V, D_X or D_Y is False has one number per
+    channel.
+    """
+    s_y, s_x = tl.cast(s_y, tl.int64), tl.cast(s_x, tl.int64)  # a plane of channels_last may span more than 2^31
     size = tl.cast(H, tl.int64) * W
-    ring = states + tl.program_id(0).to(tl.int64) * 2 * size
+    ring = scratch + tl.program_id(0).to(tl.int64) * 2 * size
     for plane in range(tl.program_id(0), planes, tl.num_programs(0)):
         n, c = tl.cast(plane // C, tl.int64), tl.cast(plane % C, tl.int64)
-        _copy_in(ring, h_prev + n * h_prev_sn + c * h_prev_sc, h_prev_sy, h_prev_sx, H, W, BLOCK_H, BLOCK_W)
-        _copy_in(ring + size, h + n * h_sn + c * h_sc, h_sy, h_sx, H, W, BLOCK_H, BLOCK_W)
+        first = n * s_n + c * s_c
+        _copy(ring, W, 1, h_prev + first, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
+        _copy(ring + size, W, 1, h + first, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
         _march(
-            ring, 2,
-            u + n * u_sn + c * u_sc, u_sy, u_sx, v + n * v_sn + c * v_sc, v_sy, v_sx,
-            D_x + n * D_x_sn + c * D_x_sc, D_x_sy, D_x_sx, D_y + n * D_y_sn + c * D_y_sc, D_y_sy, D_y_sx,
-            f + n * f_sn + c * f_sc, f_sy, f_sx,
-            H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2, BOUNDARY, HAS_F, False, ONE_TILE, BLOCK_H, BLOCK_W,
+            ring, 2, _plane(u, n, c, s_n, s_c, U), _plane(v, n, c, s_n, s_c, V),
+            _plane(D_x, n, c, s_n, s_c, D_X), _plane(D_y, n, c, s_n, s_c, D_Y), f + first, s_y, s_x,
+            H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+            U, V, D_X, D_Y, BOUNDARY, HAS_F, False, ONE_TILE, BLOCK_H, BLOCK_W,
         )  # fmt: skip
-        last = ring + size * ((K + 1) % 2)
-        result = out + n * out_sn + c * out_sc
-        for y_0 in range(0, H, BLOCK_H):
-            for x_0 in range(0, W, BLOCK_W):
-                y, x = y_0 + tl.arange(0, BLOCK_H)[:, None], x_0 + tl.arange(0, BLOCK_W)[None, :]
-                live = (y < H) & (x < W)
-                value = tl.load(last + y * W + x, mask=live)
-                tl.store(result + y * out_sy + x * out_sx, value, mask=live)
+        _copy(out + first, s_y, s_x, ring + size * ((K + 1) % 2), W, 1, H, W, BLOCK_H, BLOCK_W)
         tl.debug_barrier()  # the next plane uses the same ring
 
 
 @triton.jit
-def _emit(value, total, out, offset, live, KIND: tl.constexpr):
+def _add_step(
+    sum_u, sum_D, q_slot, h_slot, around, y, x, e_y: tl.constexpr, e_x: tl.constexpr, live, H, W,
+    NEEDS_U: tl.constexpr, NEEDS_D: tl.constexpr, BOUNDARY: tl.constexpr,
+):  # fmt: skip
+    """Adds one step to the sums of `du dx/dt` and `dD dx^2/(2 dt)` along the axis (e_y, e_x)."""
+    if NEEDS_U or NEEDS_D:
+        q = tl.load(q_slot + y * W + x, mask=live, other=0.0)
+        h_plus = _state(h_slot, y + e_y, x + e_x, live, H, W, BOUNDARY)
+        h_minus = _state(h_slot, y - e_y, x - e_x, live, H, W, BOUNDARY)
+        if NEEDS_D:
+            sum_D += q * (h_plus + h_minus - around)
+        if NEEDS_U:
+            # `q (h[-1] - h[+1])` and the adjoint of the difference of u in the divergence
+            e_plus = _state(q_slot, y + e_y, x + e_x, live, H, W, BOUNDARY) * h_plus
+            e_minus = _state(q_slot, y - e_y, x - e_x, live, H, W, BOUNDARY) * h_minus
+            if BOUNDARY == DIRICHLET:
+                # The velocity keeps its border value outside, so its difference is one-sided there; the state does not.
+                qh = q * tl.load(h_slot + y * W + x, mask=live, other=0.0)
+                e_plus = tl.where(_inside(y + e_y, x + e_x, H, W), e_plus, -qh)
+                e_minus = tl.where(_inside(y - e_y, x - e_x, H, W), e_minus, -qh)
+            sum_u += q * (h_minus - h_plus) + e_plus - e_minus
+    return sum_u, sum_D
+
+
+@triton.jit
+def _emit(value, total, out, offset, live, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
     """Stores a tile of a gradient map, or adds it to the sum of the plane."""
-    if KIND == MAP:
-        tl.store(out + offset, value, mask=live)
-    if KIND == SUM:
-        total += tl.sum(tl.where(live, value, 0.0))
+    if NEEDED:
+        if IS_MAP:
+            tl.store(out + offset, value, mask=live)
+        else:
+            total += tl.sum(tl.where(live, value, 0.0))
     return total
 
 
 @triton.jit
-def _central_adjoint(q, q_plus, q_minus, h, h_plus, h_minus, at_end, at_start, BOUNDARY: tl.constexpr):
-    """One axis and step of `du dx/dt`: `q (h[-1] - h[+1])` and the adjoint of the difference of u in the divergence."""
-    e_plus, e_minus = q_plus * h_plus, q_minus * h_minus
-    if BOUNDARY == DIRICHLET:
-        # The velocity keeps its border value outside, so its difference is one-sided there; the state does not.
-        e_plus = tl.where(at_end, -q * h, e_plus)
-        e_minus = tl.where(at_start, -q * h, e_minus)
-    return q * (h_minus - h_plus) + e_plus - e_minus
+def _emit_total(total, out, plane, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
+    if NEEDED and not IS_MAP:
+        tl.store(out + plane, total)
 
 
 @triton.jit(do_not_specialize=["planes", "C", "K"])
 def backward_kernel(
-    grad, grad_sn, grad_sc, grad_sy, grad_sx,
-    h, h_sn, h_sc, h_sy, h_sx,
-    h_prev, h_prev_sn, h_prev_sc, h_prev_sy, h_prev_sx,
-    u, u_sn, u_sc, u_sy, u_sx,
-    v, v_sn, v_sc, v_sy, v_sx,
-    D_x, D_x_sn, D_x_sc, D_x_sy, D_x_sx,
-    D_y, D_y_sn, D_y_sc, D_y_sy, D_y_sx,
-    f, f_sn, f_sc, f_sy, f_sx,
-    grad_h, grad_h_prev, grad_u, grad_v, grad_D_x, grad_D_y, grad_f, out_sn, out_sc, out_sy, out_sx,
-    scratch, planes, C, H, W, K,
+    grad, grad_h, grad_h_prev, grad_u, grad_v, grad_D_x, grad_D_y, grad_f,
+    h, h_prev, u, v, D_x, D_y, f, s_n, s_c, s_y, s_x, scratch, planes, C, H, W, K,
     dt: tl.float64, dt_dx: tl.float64, dt_dy: tl.float64, dt_dx2: tl.float64, dt_dy2: tl.float64,
+    U: tl.constexpr, V: tl.constexpr, D_X: tl.constexpr, D_Y: tl.constexpr,
     BOUNDARY: tl.constexpr, HAS_F: tl.constexpr, HAS_H_PREV: tl.constexpr,
-    NEEDS_H: tl.constexpr, NEEDS_H_PREV: tl.constexpr,
-    U: tl.constexpr, V: tl.constexpr, D_X: tl.constexpr, D_Y: tl.constexpr, NEEDS_F: tl.constexpr,
+    NEEDS_H: tl.constexpr, NEEDS_H_PREV: tl.constexpr, NEEDS_U: tl.constexpr, NEEDS_V: tl.constexpr,
+    NEEDS_D_X: tl.constexpr, NEEDS_D_Y: tl.constexpr, NEEDS_F: tl.constexpr,
     ONE_TILE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Recomputes the states, runs the adjoint and sums the gradients; `scratch` has `2 (K + 2)` planes per program."""
+    """Recomputes the states, runs the adjoint and sums the gradients; `scratch` has `2 (K + 2)` planes per program.
+
+    Fields are as in `forward_kernel`. A gradient is a map where its field is one, else one sum for each plane.
+    """
     dtype: tl.constexpr = scratch.dtype.element_ty
+    s_y, s_x = tl.cast(s_y, tl.int64), tl.cast(s_x, tl.int64)
     size = tl.cast(H, tl.int64) * W
     states = scratch + tl.program_id(0).to(tl.int64) * 2 * (K + 2) * size  # h^k in slot k + 1
     adjoint = states + (K + 2) * size  # q^k in slot K + 1 - k
@@ -284,20 +298,17 @@ def backward_kernel(
 
     for plane in range(tl.program_id(0), planes, tl.num_programs(0)):
         n, c = tl.cast(plane // C, tl.int64), tl.cast(plane % C, tl.int64)
-        u_plane, v_plane = u + n * u_sn + c * u_sc, v + n * v_sn + c * v_sc
-        D_x_plane, D_y_plane = D_x + n * D_x_sn + c * D_x_sc, D_y + n * D_y_sn + c * D_y_sc
-        f_plane = f + n * f_sn + c * f_sc
-        grad_plane = grad + n * grad_sn + c * grad_sc
-        first_out = n * out_sn + c * out_sc
+        first = n * s_n + c * s_c
+        u_plane, v_plane = _plane(u, n, c, s_n, s_c, U), _plane(v, n, c, s_n, s_c, V)
+        D_x_plane, D_y_plane = _plane(D_x, n, c, s_n, s_c, D_X), _plane(D_y, n, c, s_n, s_c, D_Y)
 
-        if (U != SKIP) or (V != SKIP) or (D_X != SKIP) or (D_Y != SKIP):
-            _copy_in(states, h_prev + n * h_prev_sn + c * h_prev_sc, h_prev_sy, h_prev_sx, H, W, BLOCK_H, BLOCK_W)
-            _copy_in(states + size, h + n * h_sn + c * h_sc, h_sy, h_sx, H, W, BLOCK_H, BLOCK_W)
+        if NEEDS_U or NEEDS_V or NEEDS_D_X or NEEDS_D_Y:
+            _copy(states, W, 1, h_prev + first, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
+            _copy(states + size, W, 1, h + first, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
             _march(
-                states, K + 2,
-                u_plane, u_sy, u_sx, v_plane, v_sy, v_sx, D_x_plane, D_x_sy, D_x_sx, D_y_plane, D_y_sy, D_y_sx,
-                f_plane, f_sy, f_sx,
-                H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2, BOUNDARY, HAS_F, False, ONE_TILE, BLOCK_H, BLOCK_W,
+                states, K + 2, u_plane, v_plane, D_x_plane, D_y_plane, f + first, s_y, s_x,
+                H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+                U, V, D_X, D_Y, BOUNDARY, HAS_F, False, ONE_TILE, BLOCK_H, BLOCK_W,
             )  # fmt: skip
 
         # q^{K+1} = 0, q^K = r dLoss/dh^K
@@ -305,18 +316,16 @@ def backward_kernel(
             for x_0 in range(0, W, BLOCK_W):
                 y, x = y_0 + rows, x_0 + columns
                 live = (y < H) & (x < W)
-                two_B_x, two_B_y = _diffusion_numbers(
-                    D_x_plane, D_x_sy, D_x_sx, D_y_plane, D_y_sy, D_y_sx,
-                    y, x, live, H, W, dt_dx2, dt_dy2, BOUNDARY, dtype,
+                L = _denominator(
+                    D_x_plane, D_y_plane, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X, D_Y, dtype
                 )  # fmt: skip
-                g = _field(grad_plane, grad_sy, grad_sx, y, x, live, H, W, BOUNDARY, dtype)
+                g = tl.load(grad + first + y * s_y + x * s_x, mask=live, other=0.0).to(dtype)
                 tl.store(adjoint + y * W + x, tl.zeros_like(g), mask=live)
-                tl.store(adjoint + size + y * W + x, g / (1.0 + two_B_x + two_B_y), mask=live)
+                tl.store(adjoint + size + y * W + x, g / L, mask=live)
         _march(
-            adjoint, K + 2,
-            u_plane, u_sy, u_sx, v_plane, v_sy, v_sx, D_x_plane, D_x_sy, D_x_sx, D_y_plane, D_y_sy, D_y_sx,
-            f_plane, f_sy, f_sx,
-            H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2, BOUNDARY, False, True, ONE_TILE, BLOCK_H, BLOCK_W,
+            adjoint, K + 2, u_plane, v_plane, D_x_plane, D_y_plane, f + first, s_y, s_x,
+            H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+            U, V, D_X, D_Y, BOUNDARY, False, True, ONE_TILE, BLOCK_H, BLOCK_W,
         )  # fmt: skip
 
         total_u = tl.full((), 0.0, dtype)
@@ -328,15 +337,13 @@ def backward_kernel(
                 y, x = y_0 + rows, x_0 + columns
                 live = (y < H) & (x < W)
                 here = y * W + x
-                offset = first_out + (y * out_sy + x * out_sx)
+                offset = first + y * s_y + x * s_x
                 if NEEDS_H or NEEDS_H_PREV:
-                    two_B_x, two_B_y = _diffusion_numbers(
-                        D_x_plane, D_x_sy, D_x_sx, D_y_plane, D_y_sy, D_y_sx,
-                        y, x, live, H, W, dt_dx2, dt_dy2, BOUNDARY, dtype,
+                    L = _denominator(
+                        D_x_plane, D_y_plane, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X, D_Y, dtype
                     )  # fmt: skip
-                    two_B = two_B_x + two_B_y
-                    from_h = (1.0 + two_B) * tl.load(adjoint + (K + 1) * size + here, mask=live, other=0.0)
-                    from_h_prev = (1.0 - two_B) * tl.load(adjoint + K * size + here, mask=live, other=0.0)
+                    from_h = L * tl.load(adjoint + (K + 1) * size + here, mask=live, other=0.0)
+                    from_h_prev = (2.0 - L) * tl.load(adjoint + K * size + here, mask=live, other=0.0)
                     if NEEDS_H:
                         if HAS_H_PREV:
                             tl.store(grad_h + offset, from_h, mask=live)
@@ -350,51 +357,30 @@ def backward_kernel(
                 sum_D_x = tl.zeros((BLOCK_H, BLOCK_W), dtype)
                 sum_D_y = tl.zeros((BLOCK_H, BLOCK_W), dtype)
                 sum_f = tl.zeros((BLOCK_H, BLOCK_W), dtype)
+                around = sum_f
                 for k in range(K):
                     q_slot = adjoint + (K - k) * size
                     h_slot = states + (k + 1) * size
-                    q = tl.load(q_slot + here, mask=live, other=0.0)
                     if NEEDS_F:
-                        sum_f += q
-                    if (D_X != SKIP) or (D_Y != SKIP):
+                        sum_f += tl.load(q_slot + here, mask=live, other=0.0)
+                    if NEEDS_D_X or NEEDS_D_Y:
                         around = tl.load(h_slot - size + here, mask=live, other=0.0)
                         around += tl.load(h_slot + size + here, mask=live, other=0.0)
-                    if (U != SKIP) or (V != SKIP):
-                        h_here = tl.load(h_slot + here, mask=live, other=0.0)
-                    if (U != SKIP) or (D_X != SKIP):
-                        h_plus = _state(h_slot, y, x + 1, live, H, W, BOUNDARY)
-                        h_minus = _state(h_slot, y, x - 1, live, H, W, BOUNDARY)
-                        if D_X != SKIP:
-                            sum_D_x += q * (h_plus + h_minus - around)
-                        if U != SKIP:
-                            q_plus = _state(q_slot, y, x + 1, live, H, W, BOUNDARY)
-                            q_minus = _state(q_slot, y, x - 1, live, H, W, BOUNDARY)
-                            sum_u += _central_adjoint(
-                                q, q_plus, q_minus, h_here, h_plus, h_minus, x == W - 1, x == 0, BOUNDARY
-                            )
-                    if (V != SKIP) or (D_Y != SKIP):
-                        h_plus = _state(h_slot, y + 1, x, live, H, W, BOUNDARY)
-                        h_minus = _state(h_slot, y - 1, x, live, H, W, BOUNDARY)
-                        if D_Y != SKIP:
-                            sum_D_y += q * (h_plus + h_minus - around)
-                        if V != SKIP:
-                            q_plus = _state(q_slot, y + 1, x, live, H, W, BOUNDARY)
-                            q_minus = _state(q_slot, y - 1, x, live, H, W, BOUNDARY)
-                            sum_v += _central_adjoint(
-                                q, q_plus, q_minus, h_here, h_plus, h_minus, y == H - 1, y == 0, BOUNDARY
-                            )
+                    sum_u, sum_D_x = _add_step(
+                        sum_u, sum_D_x, q_slot, h_slot, around, y, x, 0, 1, live, H, W, NEEDS_U, NEEDS_D_X, BOUNDARY
+                    )
+                    sum_v, sum_D_y = _add_step(
+                        sum_v, sum_D_y, q_slot, h_slot, around, y, x, 1, 0, live, H, W, NEEDS_V, NEEDS_D_Y, BOUNDARY
+                    )
                 if NEEDS_F:
                     tl.store(grad_f + offset, sum_f * (2 * _scalar(dt, dtype)), mask=live)
-                total_u = _emit(sum_u * _scalar(dt_dx, dtype), total_u, grad_u, offset, live, U)
-                total_v = _emit(sum_v * _scalar(dt_dy, dtype), total_v, grad_v, offset, live, V)
-                total_D_x = _emit(sum_D_x * (2 * _scalar(dt_dx2, dtype)), total_D_x, grad_D_x, offset, live, D_X)
-                total_D_y = _emit(sum_D_y * (2 * _scalar(dt_dy2, dtype)), total_D_y, grad_D_y, offset, live, D_Y)
-        if U == SUM:
-            tl.store(grad_u + plane, total_u)
-        if V == SUM:
-            tl.store(grad_v + plane, total_v)
-        if D_X == SUM:
-            tl.store(grad_D_x + plane, total_D_x)
-        if D_Y == SUM:
-            tl.store(grad_D_y + plane, total_D_y)
+                total_u = _emit(sum_u * _scalar(dt_dx, dtype), total_u, grad_u, offset, live, NEEDS_U, U)
+                total_v = _emit(sum_v * _scalar(dt_dy, dtype), total_v, grad_v, offset, live, NEEDS_V, V)
+                two_dt_dx2, two_dt_dy2 = 2 * _scalar(dt_dx2, dtype), 2 * _scalar(dt_dy2, dtype)
+                total_D_x = _emit(sum_D_x * two_dt_dx2, total_D_x, grad_D_x, offset, live, NEEDS_D_X, D_X)
+                total_D_y = _emit(sum_D_y * two_dt_dy2, total_D_y, grad_D_y, offset, live, NEEDS_D_Y, D_Y)
+        _emit_total(total_u, grad_u, plane, NEEDS_U, U)
+        _emit_total(total_v, grad_v, plane, NEEDS_V, V)
+        _emit_total(total_D_x, grad_D_x, plane, NEEDS_D_X, D_X)
+        _emit_total(total_D_y, grad_D_y, plane, NEEDS_D_Y, D_Y)
         tl.debug_barrier()  # the next plane uses the same scratch

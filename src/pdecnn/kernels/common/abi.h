@@ -177,28 +177,36 @@ struct BackwardCall { PDECNN_FIELDS(
 
 }  // namespace spectral_filter
 
-// A changed size or order is a changed interface: bump the version in library.cpp with these.
-#define PDECNN_LAYOUT(Struct, fields, last)                                                      \
+// Every struct that Python may ask for, by its own name or by that of the function that takes it: its number of 8-byte fields
+// and the last one. A changed size or order is a changed interface: bump the version in library.cpp with these.
+#define PDECNN_STRUCTS(X)                                                                  \
+  X("Map", Map, 5, sx)                                                                     \
+  X("Problem", Problem, 46, f)                                                             \
+  X("Gradient", Gradient, 6, sums)                                                         \
+  X("depthwise_norm::Problem", depthwise_norm::Problem, 17, beta)                          \
+  X("global_training::Layer", global_training::Layer, 26, previous_is_input)               \
+  X("depthwise::Problem", depthwise::Problem, 8, boundary)                                 \
+  X("spectral_filter::Problem", spectral_filter::Problem, 12, g)                           \
+  X("pdecnn_advection_diffusion_forward", ForwardCall, 51, out)                            \
+  X("pdecnn_advection_diffusion_backward", BackwardCall, 93, f)                            \
+  X("pdecnn_global_layer", LayerCall, 38, shift)                                           \
+  X("pdecnn_depthwise_norm_forward", depthwise_norm::ForwardCall, 23, var)                 \
+  X("pdecnn_depthwise_norm_backward", depthwise_norm::BackwardCall, 27, grad_beta)         \
+  X("pdecnn_global_training_forward", global_training::ForwardCall, 29, var)               \
+  X("pdecnn_global_training_backward", global_training::BackwardCall, 34, grad_beta)       \
+  X("pdecnn_depthwise_forward", depthwise::ForwardCall, 11, out)                           \
+  X("pdecnn_depthwise_stencil_gradient", depthwise::StencilGradientCall, 11, grad_k)       \
+  X("pdecnn_shared_expand_forward", shared_expand::Call, 20, sum1)                         \
+  X("pdecnn_shared_expand_backward", shared_expand::Call, 20, sum1)                        \
+  X("pdecnn_spectral_filter_forward", spectral_filter::ForwardCall, 14, out)               \
+  X("pdecnn_spectral_filter_backward", spectral_filter::BackwardCall, 16, grad_g)
+
+static_assert(sizeof(void*) == 8, "addresses are passed as 8-byte fields");
+#define PDECNN_CHECK(name, Struct, fields, last)                                                 \
   static_assert(sizeof(Struct) == 8 * (fields), #Struct " has another number of 8-byte fields"); \
   static_assert(offsetof(Struct, last) + sizeof(Struct::last) == sizeof(Struct), #Struct " ends with another field");
-static_assert(sizeof(void*) == 8, "addresses are passed as 8-byte fields");
-PDECNN_LAYOUT(Map, 5, sx)
-PDECNN_LAYOUT(Problem, 46, f)
-PDECNN_LAYOUT(ForwardCall, 51, out)
-PDECNN_LAYOUT(BackwardCall, 93, f)
-PDECNN_LAYOUT(LayerCall, 38, shift)
-PDECNN_LAYOUT(depthwise_norm::Problem, 17, beta)
-PDECNN_LAYOUT(depthwise_norm::ForwardCall, 23, var)
-PDECNN_LAYOUT(depthwise_norm::BackwardCall, 27, grad_beta)
-PDECNN_LAYOUT(global_training::Layer, 26, previous_is_input)
-PDECNN_LAYOUT(global_training::ForwardCall, 29, var)
-PDECNN_LAYOUT(global_training::BackwardCall, 34, grad_beta)
-PDECNN_LAYOUT(depthwise::ForwardCall, 11, out)
-PDECNN_LAYOUT(depthwise::StencilGradientCall, 11, grad_k)
-PDECNN_LAYOUT(shared_expand::Call, 20, sum1)
-PDECNN_LAYOUT(spectral_filter::ForwardCall, 14, out)
-PDECNN_LAYOUT(spectral_filter::BackwardCall, 16, grad_g)
-#undef PDECNN_LAYOUT
+PDECNN_STRUCTS(PDECNN_CHECK)
+#undef PDECNN_CHECK
 
 }  // namespace PDECNN_NS
 // clang-format on

@@ -1,7 +1,7 @@
 // Vectors of the width that the instruction set has. GCC and clang know them as a type; elsewhere they are an array.
 #pragma once
 
-#include "parallel.h"
+#include "abi.h"
 
 namespace PDECNN_NS {
 
@@ -48,43 +48,53 @@ struct Lanes {
     return v;
 #endif
   }
+  // By halves: the bits are those of no other order.
   static PDECNN_INLINE A sum(const V& v) {
-    A s = 0;
-    for (int64_t i = 0; i < count; ++i) s += v[i];
-    return s;
+    if constexpr (count == 1) return v[0];
+    else {
+      using Half = Lanes<A, Bytes / 2>;
+      typename Half::V halves[2];
+      std::memcpy(halves, &v, sizeof v);
+      return Half::sum(halves[0] += halves[1]);
+    }
   }
 };
 
-// bfloat16 is widened when it is read and rounded when it is written.
-template <class T, class A>
-PDECNN_INLINE void read_numbers(A* PDECNN_RESTRICT to, const T* PDECNN_RESTRICT from, int64_t n) {
+// Numbers from one storage type to another: bfloat16 is widened when it is read and rounded when it is written.
+template <class To, class From>
+PDECNN_INLINE void copy_numbers(To* PDECNN_RESTRICT to, const From* PDECNN_RESTRICT from, int64_t n) {
   PDECNN_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
-}
-template <class T, class A>
-PDECNN_INLINE void write_numbers(T* PDECNN_RESTRICT to, const A* PDECNN_RESTRICT from, int64_t n) {
-  PDECNN_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i]);
+  for (int64_t i = 0; i < n; ++i) narrow(widen(from[i]), to[i]);
 }
 
-// A row of numbers that are `stride` apart in memory; the usual widths are known to the compiler.
-template <class T, class A>
-PDECNN_INLINE void read_strided(A* to, const T* from, int64_t stride, int64_t n) {
-  if (stride != 1)
-    for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i * stride]);
-  else if (n == 8) read_numbers(to, from, 8);
-  else if (n == 16) read_numbers(to, from, 16);
-  else if (n == 32) read_numbers(to, from, 32);
-  else read_numbers(to, from, n);
+// The same for numbers that are apart in memory; the usual widths of rows are known to the compiler.
+template <class To, class From>
+PDECNN_INLINE void copy_strided(To* to, int64_t to_stride, const From* from, int64_t from_stride, int64_t n) {
+  if (to_stride != 1 || from_stride != 1)
+    for (int64_t i = 0; i < n; ++i) narrow(widen(from[i * from_stride]), to[i * to_stride]);
+  else if (n == 8) copy_numbers(to, from, 8);
+  else if (n == 16) copy_numbers(to, from, 16);
+  else if (n == 32) copy_numbers(to, from, 32);
+  else copy_numbers(to, from, n);
 }
-template <class T, class A>
-PDECNN_INLINE void write_strided(T* to, int64_t stride, const A* from, int64_t n) {
-  if (stride != 1)
-    for (int64_t i = 0; i < n; ++i) narrow(from[i], to[i * stride]);
-  else if (n == 8) write_numbers(to, from, 8);
-  else if (n == 16) write_numbers(to, from, 16);
-  else if (n == 32) write_numbers(to, from, 32);
-  else write_numbers(to, from, n);
+
+// The widest vector that a row of W numbers fills: calls f with it.
+template <class A, class F>
+PDECNN_INLINE auto by_width(int64_t W, const F& f) {
+  constexpr int kNarrow = kVectorBytes > 32 ? 32 : kVectorBytes;
+  if (W * int64_t(sizeof(A)) <= kNarrow) return f(Lanes<A, kNarrow>{});
+  return f(Lanes<A, kVectorBytes>{});
+}
+
+// Calls f with a number of the type that is stored.
+template <class F>
+Status by_dtype(int64_t dtype, const F& f) {
+  switch (dtype) {
+    case kFloat32: return f(float{});
+    case kFloat64: return f(double{});
+    case kBFloat16: return f(bfloat16{});
+  }
+  return kBadArgument;
 }
 
 }  // namespace PDECNN_NS

@@ -25,30 +25,9 @@ PDECNN_EXPORT int32_t pdecnn_cpu_runs(const char* isa) {
 // The declarations of the struct that a function takes, or that is part of such a one, and its size; null: no such name.
 PDECNN_EXPORT const char* pdecnn_layout(const char* name, int64_t* size) {
   using namespace PDECNN_NS;
-#define PDECNN_IS(text, Struct) \
+#define PDECNN_IS(text, Struct, fields, last) \
   if (std::strcmp(name, text) == 0) return *size = int64_t(sizeof(Struct)), Struct::kFields;
-#define PDECNN_PART(Struct) PDECNN_IS(#Struct, Struct)
-  PDECNN_PART(Map)
-  PDECNN_PART(Problem)
-  PDECNN_PART(Gradient)
-  PDECNN_PART(depthwise_norm::Problem)
-  PDECNN_PART(global_training::Layer)
-  PDECNN_PART(depthwise::Problem)
-  PDECNN_PART(spectral_filter::Problem)
-  PDECNN_IS("pdecnn_advection_diffusion_forward", ForwardCall)
-  PDECNN_IS("pdecnn_advection_diffusion_backward", BackwardCall)
-  PDECNN_IS("pdecnn_global_layer", LayerCall)
-  PDECNN_IS("pdecnn_depthwise_norm_forward", depthwise_norm::ForwardCall)
-  PDECNN_IS("pdecnn_depthwise_norm_backward", depthwise_norm::BackwardCall)
-  PDECNN_IS("pdecnn_global_training_forward", global_training::ForwardCall)
-  PDECNN_IS("pdecnn_global_training_backward", global_training::BackwardCall)
-  PDECNN_IS("pdecnn_depthwise_forward", depthwise::ForwardCall)
-  PDECNN_IS("pdecnn_depthwise_stencil_gradient", depthwise::StencilGradientCall)
-  PDECNN_IS("pdecnn_shared_expand_forward", shared_expand::Call)
-  PDECNN_IS("pdecnn_shared_expand_backward", shared_expand::Call)
-  PDECNN_IS("pdecnn_spectral_filter_forward", spectral_filter::ForwardCall)
-  PDECNN_IS("pdecnn_spectral_filter_backward", spectral_filter::BackwardCall)
-#undef PDECNN_PART
+  PDECNN_STRUCTS(PDECNN_IS)
 #undef PDECNN_IS
   return nullptr;
 }

@@ -21,6 +21,11 @@
 // pdecnn_foo -> pdecnn_foo_avx2
 #define PDECNN_SYMBOL(name) PDECNN_CONCAT(name, PDECNN_ISA)
 #define PDECNN_NS PDECNN_CONCAT(pdecnn, PDECNN_ISA)
+// The exported function `name`, which takes the address of a Call: `compute` of it.
+#define PDECNN_FUNCTION(name, Call, compute)                               \
+  PDECNN_EXPORT int32_t PDECNN_SYMBOL(name)(const void* call) {            \
+    return PDECNN_NS::compute(*static_cast<const PDECNN_NS::Call*>(call)); \
+  }
 
 #if defined(__clang__)
 #define PDECNN_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
@@ -31,6 +36,12 @@
 #endif
 
 #define PDECNN_UNROLL _Pragma("GCC unroll 8")
+
+#if defined(__GNUC__)
+#define PDECNN_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PDECNN_PREFETCH(address) (void)(address)
+#endif
 
 #if defined(_MSC_VER)
 #define PDECNN_RESTRICT __restrict

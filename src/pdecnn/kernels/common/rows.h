@@ -7,7 +7,6 @@
 // numbers wide: the neighbour in x is at distance `lanes`, and no loop needs code for the edges.
 #pragma once
 
-#include "abi.h"
 #include "lanes.h"
 
 namespace PDECNN_NS {
@@ -77,79 +76,39 @@ struct Grouping {
   }
 };
 
-// Row y of the map's planes into the segments of `row`; halos are left as they are.
+// W pixels of some lanes each; the distances of pixels and of lanes are those in memory.
+template <class To, class From>
+PDECNN_INLINE void copy_pixels(To* to, int64_t to_pixel, int64_t to_lane, const From* from, int64_t from_pixel,
+                               int64_t from_lane, int64_t W, int64_t lanes) {
+  if (lanes == 1) return copy_strided(to, to_pixel, from, from_pixel, W);
+  if (to_lane == 1 && from_lane == 1 && to_pixel == lanes && from_pixel == lanes) return copy_numbers(to, from, W * lanes);
+  for (int64_t x = 0; x < W; ++x) copy_strided(to + x * to_pixel, to_lane, from + x * from_pixel, from_lane, lanes);
+}
+
+// Row y of the map's planes into the segments of `row`, and back; halos are left as they are.
 template <class T, class A>
 void load_row(A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
-  const int64_t W = l.W, lanes = l.lanes;
-  for (int64_t s = 0; s < l.segments; ++s) {
-    const T* p = static_cast<const T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
-    A* q = row + l.pixel0(s);
-    if (lanes == 1) {
-      read_strided(q, p, m.sx, W);
-    } else if (m.sc == 1 && m.sx == lanes) {
-      read_numbers(q, p, W * lanes);
-    } else if (m.sc == 1) {
-      for (int64_t x = 0; x < W; ++x) read_numbers(q + x * lanes, p + x * m.sx, lanes);
-    } else {
-      for (int64_t x = 0; x < W; ++x)
-        for (int64_t c = 0; c < lanes; ++c) q[x * lanes + c] = widen(p[x * m.sx + c * m.sc]);
-    }
-  }
+  for (int64_t s = 0; s < l.segments; ++s)
+    copy_pixels(row + l.pixel0(s), l.lanes, 1, static_cast<const T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy, m.sx,
+                m.sc, l.W, l.lanes);
 }
-
 template <class T, class A>
 void store_row(const A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
-  const int64_t W = l.W, lanes = l.lanes;
-  for (int64_t s = 0; s < l.segments; ++s) {
-    T* p = static_cast<T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
-    const A* q = row + l.pixel0(s);
-    if (lanes == 1) {
-      write_strided(p, m.sx, q, W);
-    } else if (m.sc == 1 && m.sx == lanes) {
-      write_numbers(p, q, W * lanes);
-    } else {
-      for (int64_t x = 0; x < W; ++x)
-        for (int64_t c = 0; c < lanes; ++c) narrow(q[x * lanes + c], p[x * m.sx + c * m.sc]);
-    }
-  }
+  for (int64_t s = 0; s < l.segments; ++s)
+    copy_pixels(static_cast<T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy, m.sx, m.sc, row + l.pixel0(s), l.lanes, 1,
+                l.W, l.lanes);
 }
 
-// Halos take the opposite border.
+// Halos take the opposite border, or the near one times `parity`; 0 stands for zeros, whatever is near.
 template <class A>
-PDECNN_INLINE void wrap_halos(A* row, const RowLayout& l) {
-  const int64_t lanes = l.lanes, last = (l.W - 1) * lanes;
+PDECNN_INLINE void set_halos(A* row, const RowLayout& l, bool wrap, A parity) {
+  const int64_t lanes = l.lanes, last = (l.W - 1) * lanes, left = wrap ? last : 0, right = wrap ? 0 : last;
+  auto set = [&](A& to, A from) { to = wrap ? from : parity == 0 ? A(0) : parity * from; };
   for (int64_t s = 0; s < l.segments; ++s) {
     A* q = row + l.pixel0(s);
-    if (lanes == 1) {
-      q[-1] = q[last];
-      q[l.W] = q[0];
-    } else {
-      for (int64_t c = 0; c < lanes; ++c) {
-        q[c - lanes] = q[last + c];
-        q[l.W * lanes + c] = q[c];
-      }
-    }
-  }
-}
-
-// Halos take the near border times `parity`.
-template <class A>
-PDECNN_INLINE void mirror_halos(A* row, const RowLayout& l, A parity) {
-  const int64_t lanes = l.lanes, last = (l.W - 1) * lanes;
-  for (int64_t s = 0; s < l.segments; ++s) {
-    A* q = row + l.pixel0(s);
-    for (int64_t c = 0; c < lanes; ++c) {
-      q[c - lanes] = parity * q[c];
-      q[l.W * lanes + c] = parity * q[last + c];
-    }
-  }
-}
-
-template <class A>
-PDECNN_INLINE void zero_halos(A* row, const RowLayout& l) {
-  for (int64_t s = 0; s < l.segments; ++s) {
-    A* q = row + l.pixel0(s);
-    for (int64_t c = 0; c < l.lanes; ++c) q[c - l.lanes] = q[l.W * l.lanes + c] = A(0);
+    if (lanes == 1) set(q[-1], q[left]), set(q[last + 1], q[right]);  // no loop, which the compiler would make long
+    else
+      for (int64_t c = 0; c < lanes; ++c) set(q[c - lanes], q[left + c]), set(q[last + lanes + c], q[right + c]);
   }
 }
 

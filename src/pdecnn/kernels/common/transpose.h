@@ -1,16 +1,16 @@
 // Between pixels that hold their channels side by side (channels_last) and planes: 16 or 8 channels at a time.
 #pragma once
 
-#include "vector_row.h"
+#include "lanes.h"
 
 namespace PDECNN_NS {
 
 constexpr int64_t kBlock = 16, kHalfBlock = 8;
 
 template <class T>
-constexpr bool is_float = false;
+inline constexpr bool is_float = false;
 template <>
-constexpr bool is_float<float> = true;
+inline constexpr bool is_float<float> = true;
 
 #if defined(__GNUC__)
 // Transposes a tile of 16 x 16 or 8 x 8 floats: four or three perfect shuffles of its rows.
@@ -18,9 +18,10 @@ template <int kSide>
 PDECNN_INLINE void transpose_tile(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
   static_assert(kSide == kBlock || kSide == kHalfBlock, "the shuffles are written out");
   constexpr int kHalf = kSide / 2;
-  using V = typename vector_of<float, kSide>::type;
+  using L = Lanes<float, kSide* int(sizeof(float))>;
+  using V = typename L::V;
   V a[kSide], b[kSide];
-  for (int i = 0; i < kSide; ++i) std::memcpy(&a[i], from + i * from_stride, sizeof(V));
+  for (int i = 0; i < kSide; ++i) a[i] = L::load(from + i * from_stride);
   for (int done = 1; done < kSide; done *= 2) {
     for (int i = 0; i < kHalf; ++i) {
       const V x = a[i], y = a[i + kHalf];
@@ -34,7 +35,7 @@ PDECNN_INLINE void transpose_tile(const float* from, int64_t from_stride, float*
     }
     for (int i = 0; i < kSide; ++i) a[i] = b[i];
   }
-  for (int i = 0; i < kSide; ++i) std::memcpy(to + i * to_stride, &a[i], sizeof(V));
+  for (int i = 0; i < kSide; ++i) L::store(to + i * to_stride, a[i]);
 }
 
 // Transposes as many tiles as fit and says in how many rows and columns; the rest is left to the caller.

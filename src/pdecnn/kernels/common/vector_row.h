@@ -1,14 +1,9 @@
 // A row of W columns in registers. The neighbours in x come from rotating the registers: no halos, no unaligned reads.
 #pragma once
 
-#include "parallel.h"
+#include "lanes.h"
 
 namespace PDECNN_NS {
-
-template <class A, int N>
-struct vector_of {
-  typedef A type __attribute__((vector_size(N * sizeof(A))));
-};
 
 // The widest vector that pays, in bytes; narrower machines split it.
 constexpr int kRowVectorBytes = 64;
@@ -22,20 +17,35 @@ struct VectorRow {
   static constexpr int kVectors = (W + kLanes - 1) / kLanes;
   static constexpr int kStride = kVectors * kLanes;  // numbers that a row takes in scratch memory
   static constexpr int kLast = (W - 1) % kLanes;     // the lane of the last column
-  using V = typename vector_of<A, kLanes>::type;
+  using L = Lanes<A, kLanes* int(sizeof(A))>;
+  using V = typename L::V;
   V v[kVectors];
+
+  // Vector i of the row at p; the vector after (before) each of its places, around the border; and putting one there.
+  PDECNN_INLINE static V vector(const A* p, int i) { return L::load(p + i * kLanes); }
+  PDECNN_INLINE static V next(const A* p, int i) {
+    V v = after(vector(p, i), vector(p, (i + 1) % kVectors));
+    if (kLast != kLanes - 1 && i == kVectors - 1) v[kLast] = p[0];
+    return v;
+  }
+  PDECNN_INLINE static V previous(const A* p, int i) {
+    V v = before(vector(p, (i + kVectors - 1) % kVectors), vector(p, i));
+    if (kLast != kLanes - 1 && i == 0) v[0] = p[W - 1];
+    return v;
+  }
+  PDECNN_INLINE static void put(A* p, int i, const V& v) { L::store(p + i * kLanes, v); }
 
   PDECNN_INLINE static VectorRow load(const A* p) {
     VectorRow r;
-    for (int i = 0; i < kVectors; ++i) std::memcpy(&r.v[i], p + i * kLanes, sizeof(V));
+    for (int i = 0; i < kVectors; ++i) r.v[i] = vector(p, i);
     return r;
   }
   PDECNN_INLINE void store(A* p) const {
-    for (int i = 0; i < kVectors; ++i) std::memcpy(p + i * kLanes, &v[i], sizeof(V));
+    for (int i = 0; i < kVectors; ++i) put(p, i, v[i]);
   }
   PDECNN_INLINE static VectorRow all(A value) {
     VectorRow r;
-    for (int i = 0; i < kVectors; ++i) r.v[i] = value - V{};
+    for (int i = 0; i < kVectors; ++i) r.v[i] = L::all(value);
     return r;
   }
   // W columns from and to memory of the storage type; lanes beyond the last column are zero.
@@ -57,24 +67,6 @@ struct VectorRow {
     return total;
   }
 
-  // Vector i of the row at p; the vector after (before) each of its places, around the border; and putting one there.
-  PDECNN_INLINE static V vector(const A* p, int i) {
-    V v;
-    std::memcpy(&v, p + i * kLanes, sizeof v);
-    return v;
-  }
-  PDECNN_INLINE static V next(const A* p, int i) {
-    V v = after(vector(p, i), vector(p, (i + 1) % kVectors));
-    if (kLast != kLanes - 1 && i == kVectors - 1) v[kLast] = p[0];
-    return v;
-  }
-  PDECNN_INLINE static V previous(const A* p, int i) {
-    V v = before(vector(p, (i + kVectors - 1) % kVectors), vector(p, i));
-    if (kLast != kLanes - 1 && i == 0) v[0] = p[W - 1];
-    return v;
-  }
-  PDECNN_INLINE static void put(A* p, int i, const V& v) { std::memcpy(p + i * kLanes, &v, sizeof v); }
-
   // The row moved so that place x holds what was at x+1 (at x-1), around the border.
   PDECNN_INLINE VectorRow next() const {
     VectorRow r;
@@ -89,34 +81,11 @@ struct VectorRow {
     return r;
   }
 
-  // The same with zeros beyond the border; lanes beyond the last column must be zero, and are not in the result.
-  PDECNN_INLINE VectorRow next_or_zero() const {
+  friend PDECNN_INLINE VectorRow operator*(const VectorRow& a, const VectorRow& b) {
     VectorRow r;
-    for (int i = 0; i < kVectors; ++i) r.v[i] = after(v[i], i + 1 < kVectors ? v[i + 1] : V{});
+    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] * b.v[i];
     return r;
   }
-  PDECNN_INLINE VectorRow previous_or_zero() const {
-    VectorRow r;
-    for (int i = 0; i < kVectors; ++i) r.v[i] = before(i > 0 ? v[i - 1] : V{}, v[i]);
-    return r;
-  }
-
-#define PDECNN_ROW_OPERATOR(op)                                                        \
-  friend PDECNN_INLINE VectorRow operator op(const VectorRow& a, const VectorRow& b) { \
-    VectorRow r;                                                                       \
-    for (int i = 0; i < kVectors; ++i) r.v[i] = a.v[i] op b.v[i];                      \
-    return r;                                                                          \
-  }                                                                                    \
-  friend PDECNN_INLINE VectorRow operator op(A a, const VectorRow& b) {                \
-    VectorRow r;                                                                       \
-    for (int i = 0; i < kVectors; ++i) r.v[i] = a op b.v[i];                           \
-    return r;                                                                          \
-  }
-  PDECNN_ROW_OPERATOR(+)
-  PDECNN_ROW_OPERATOR(-)
-  PDECNN_ROW_OPERATOR(*)
-  PDECNN_ROW_OPERATOR(/)
-#undef PDECNN_ROW_OPERATOR
 
  private:
   PDECNN_INLINE static V after(V a, V b) {

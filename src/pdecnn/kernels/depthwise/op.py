@@ -10,18 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.kernels.library import BOUNDARIES, LIBRARY, TAGS, in_transform
+from pdecnn.kernels.library import BOUNDARIES, in_transform, register, save_inputs
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.depthwise import check_stencil, extend, extend_adjoint
 from pdecnn.reference.depthwise import depthwise as reference
-
-LIBRARY.define("depthwise(Tensor y, Tensor k, str boundary) -> Tensor", tags=TAGS)
-LIBRARY.define(
-    "depthwise_stencil_gradient(Tensor grad, Tensor y, int[] size, str boundary) -> Tensor",
-    tags=TAGS,
-)
 
 
 def check(y: Tensor, k: Tensor, boundary: str) -> None:
@@ -65,16 +58,10 @@ def _stencil_gradient_reference(grad: Tensor, y: Tensor, size: Sequence[int], bo
     return torch.stack(taps, 1).view(-1, *size)
 
 
-LIBRARY.impl("depthwise", _forward_reference, "CompositeExplicitAutograd")
-LIBRARY.impl("depthwise_stencil_gradient", _stencil_gradient_reference, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("pdecnn::depthwise", lib=LIBRARY)
 def _forward_fake(y: Tensor, k: Tensor, boundary: str) -> Tensor:
     return y.new_empty(y.shape)
 
 
-@torch.library.register_fake("pdecnn::depthwise_stencil_gradient", lib=LIBRARY)
 def _stencil_gradient_fake(grad: Tensor, y: Tensor, size: Sequence[int], boundary: str) -> Tensor:
     return y.new_empty((y.shape[1], *size), dtype=torch.promote_types(y.dtype, torch.float32))
 
@@ -98,37 +85,21 @@ def adjoint(z: Tensor, k: Tensor, boundary: str) -> Tensor:
     )
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    y, k, ctx.boundary = inputs
-    ctx.save_for_backward(y, k)
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-    y, k = ctx.saved_tensors
-    grad_y = adjoint(grad, k, ctx.boundary) if ctx.needs_input_grad[0] else None
+def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    (y, k), (boundary,) = ctx.saved_tensors, ctx.options
+    grad_y = adjoint(grad, k, boundary) if ctx.needs_input_grad[0] else None
     grad_k = None
     if ctx.needs_input_grad[1]:
-        grad_k = torch.ops.pdecnn.depthwise_stencil_gradient.default(grad, y, list(k.shape[1:]), ctx.boundary)
+        grad_k = torch.ops.pdecnn.depthwise_stencil_gradient.default(grad, y, list(k.shape[1:]), boundary)
         grad_k = grad_k.to(k.dtype)
     return grad_y, grad_k, None
 
 
-def _setup_gradient_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    grad, y, _, ctx.boundary = inputs
-    ctx.save_for_backward(grad, y)
-
-
-def _gradient_backward(ctx: Any, k: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-    grad, y = ctx.saved_tensors
-    to_grad = correlate(y, k, ctx.boundary) if ctx.needs_input_grad[0] else None
-    to_y = adjoint(grad, k, ctx.boundary) if ctx.needs_input_grad[1] else None
+def _second_gradient(ctx: Any, k: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    (grad, y), (_, boundary) = ctx.saved_tensors, ctx.options
+    to_grad = correlate(y, k, boundary) if ctx.needs_input_grad[0] else None
+    to_y = adjoint(grad, k, boundary) if ctx.needs_input_grad[1] else None
     return to_grad, to_y, None, None
-
-
-torch.library.register_autograd("pdecnn::depthwise", _backward, setup_context=_setup_context, lib=LIBRARY)
-torch.library.register_autograd(
-    "pdecnn::depthwise_stencil_gradient", _gradient_backward, setup_context=_setup_gradient_context, lib=LIBRARY
-)
 
 
 def macs(y_shape: Sequence[int], size: Sequence[int]) -> int:
@@ -136,11 +107,27 @@ def macs(y_shape: Sequence[int], size: Sequence[int]) -> int:
     return int(torch.Size(y_shape).numel() * torch.Size(size).numel())
 
 
-@register_flop_formula(torch.ops.pdecnn.depthwise)
 def _forward_flops(y: Sequence[int], k: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * macs(y, k[1:])
 
 
-@register_flop_formula(torch.ops.pdecnn.depthwise_stencil_gradient)
 def _stencil_gradient_flops(grad: Sequence[int], y: Sequence[int], size: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * macs(y, size)
+
+
+register(
+    "depthwise(Tensor y, Tensor k, str boundary) -> Tensor",
+    _forward_reference,
+    _forward_fake,
+    _forward_flops,
+    gradient=_gradient,
+    save=save_inputs,
+)
+register(
+    "depthwise_stencil_gradient(Tensor grad, Tensor y, int[] size, str boundary) -> Tensor",
+    _stencil_gradient_reference,
+    _stencil_gradient_fake,
+    _stencil_gradient_flops,
+    gradient=_second_gradient,
+    save=save_inputs,
+)

@@ -1,16 +1,37 @@
-// Activations: all but tanh are a clamp; tanh is a pass of its own over values in cache.
+// Activations, what they let pass, and loops over the numbers of a plane in cache.
 #pragma once
 
-#include "abi.h"
+#include "stencils.h"
 
 namespace PDECNN_NS {
 
-struct Limits {
+// All but tanh are a clamp, of a number or of a vector; NaN passes, as in torch.
+struct Clamp {
   float low, high;
-  explicit Limits(int64_t act) : low(-__builtin_inff()), high(__builtin_inff()) {
+  explicit Clamp(int64_t act) : low(-__builtin_inff()), high(__builtin_inff()) {
     if (act == kReLU || act == kReLU6) low = 0;
     if (act == kReLU6) high = 6;
     if (act == kHardtanh) low = -1, high = 1;
+  }
+  template <class V>
+  PDECNN_INLINE V operator()(V y) const {
+    y = y <= low ? low + V{} : y;
+    return y >= high ? high + V{} : y;
+  }
+};
+
+// Affine map and clamp of normalised values, and the gradient of what is before the clamp.
+struct AffineClamp : Clamp {
+  float gamma, beta;
+  AffineClamp(int64_t act, float gamma, float beta) : Clamp(act), gamma(gamma), beta(beta) {}
+  template <class V>
+  PDECNN_INLINE V operator()(const V& v) const {
+    return Clamp::operator()(gamma * v + beta);
+  }
+  template <class V>
+  PDECNN_INLINE V gradient(const V& grad, const V& v) const {
+    const V y = gamma * v + beta;
+    return ((y <= low) | (y >= high)) ? V{} : grad;
   }
 };
 
@@ -40,6 +61,40 @@ inline void apply_tanh(float* PDECNN_RESTRICT values, int64_t n) {
 inline void undo_tanh(float* PDECNN_RESTRICT grad, const float* PDECNN_RESTRICT y, int64_t n) {
   PDECNN_VECTORIZE
   for (int64_t i = 0; i < n; ++i) grad[i] *= 1.0f - y[i] * y[i];
+}
+inline void add(float* PDECNN_RESTRICT to, const float* PDECNN_RESTRICT more, int64_t n) {
+  PDECNN_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) to[i] += more[i];
+}
+
+// Calls f(lanes, i) for all of n numbers, by vectors and then one by one.
+using AllLanes = Lanes<float, kVectorBytes>;
+using OneLane = Lanes<float, sizeof(float)>;
+template <class F>
+PDECNN_INLINE void each_vector(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + AllLanes::count <= n; i += AllLanes::count) f(AllLanes{}, i);
+  for (; i < n; ++i) f(OneLane{}, i);
+}
+
+// Adds two sums over n numbers to sums[0] and sums[1]; terms(lanes, i, first, second) adds those of a vector. Several are
+// under way at once, and for long in single precision never.
+template <class F>
+PDECNN_INLINE void add_two_sums(int64_t n, double* sums, const F& terms) {
+  constexpr int64_t kAtOnce = 4;
+  auto part = [&](auto lanes, int64_t begin, int64_t end) {
+    using L = decltype(lanes);
+    typename L::V first[kAtOnce] = {}, second[kAtOnce] = {};
+    int64_t i = begin;
+    for (; i + kAtOnce * L::count <= end; i += kAtOnce * L::count)
+      for (int64_t j = 0; j < kAtOnce; ++j) terms(lanes, i + j * L::count, first[j], second[j]);
+    for (; i < end; i += L::count) terms(lanes, i, first[0], second[0]);
+    sums[0] += double(L::sum((first[0] + first[1]) + (first[2] + first[3])));
+    sums[1] += double(L::sum((second[0] + second[1]) + (second[2] + second[3])));
+  };
+  const int64_t whole = n / AllLanes::count * AllLanes::count, strip = kVectorsOfSum * AllLanes::count;
+  for (int64_t i = 0; i < whole; i += strip) part(AllLanes{}, i, min(whole, i + strip));
+  if (whole < n) part(OneLane{}, whole, n);
 }
 
 }  // namespace PDECNN_NS

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pdecnn.kernels.global_layer import norm, op, training
-from pdecnn.kernels.global_layer.arguments import Steps, layout
+from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.global_layer.norm import Norms
-from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, LIBRARY
+from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, LIBRARY, in_order, layout
 from pdecnn.kernels.native import Library
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 
@@ -24,103 +24,75 @@ _NOT_COVERED = 3  # what a kernel answers to a size that it was not compiled for
 def register(library: Library) -> None:
     """Makes the native kernels the implementation on the CPU."""
     run = library.function("pdecnn_global_layer")
-    run_norm, run_norm_backward = (library.function(f"pdecnn_depthwise_norm_{way}") for way in ("forward", "backward"))
-    run_steps, run_steps_backward = (
-        library.function(f"pdecnn_global_training_{way}") for way in ("forward", "backward")
-    )
+    run_norm = library.function("pdecnn_depthwise_norm_forward")
+    run_norm_backward = library.function("pdecnn_depthwise_norm_backward")
+    run_steps = library.function("pdecnn_global_training_forward")
+    run_steps_backward = library.function("pdecnn_global_training_backward")
 
     def global_layer(
-        h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *options: Any
-    ) -> Tensor:
-        steps, residual, output_act = Steps(*options[:-2]), *options[-2:]
-        if not _is_covered(h, x, weight, bias, scale, shift, steps, output_act):
-            return op.default(h, x, weight, bias, scale, shift, *options)
+        h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
+        residual: bool, output_act: str, *options: Any,
+    ) -> Tensor:  # fmt: skip
+        steps = Steps(*options)
+        if not _is_covered(h, x, weight, bias, scale, shift, output_act, steps):
+            return op.default(h, x, weight, bias, scale, shift, residual, output_act, *options)
         order = layout(h)
         ordered = h.contiguous(memory_format=order)
         other = ordered if x is h else x.contiguous(memory_format=order)
         out = torch.empty_like(ordered)
-        run(
-            *h.shape,
-            steps.K,
-            BOUNDARIES[steps.boundary],
-            len(weight),
-            weight.shape[-1],
-            steps.previous_is_input,
-            steps.has_source,
-            residual,
-            ACTIVATIONS[steps.coefficient_act],
-            ACTIVATIONS[output_act],
-            steps.flow_sign,
-            steps.dt,
-            steps.dx,
-            steps.dy,
-            steps.D_x,
-            steps.D_y,
-            ordered.data_ptr(),
-            *ordered.stride(),
-            other.data_ptr(),
-            *other.stride(),
-            out.data_ptr(),
-            *out.stride(),
-            *_pointers(weight, bias, scale, shift),
-        )
+        sizes = (*h.shape, steps.K, BOUNDARIES[steps.boundary], len(weight), weight.shape[-1])
+        roles = (steps.previous_is_input, steps.has_source, residual)
+        acts = (ACTIVATIONS[steps.coefficient_act], ACTIVATIONS[output_act])
+        numbers = (steps.flow_sign, steps.dt, steps.dx, steps.dy, steps.D_x, steps.D_y)
+        parameters = _pointers(weight, bias, scale, shift)
+        run(*sizes, *roles, *acts, *numbers, *_map(ordered), *_map(other), *_map(out), *parameters)
         return out
 
     def depthwise_norm(*arguments: Any) -> norm.Maps:
-        given = Norms(*arguments)
-        if not _fits(given):
-            return norm.forward_default(*given)
-        call = _ordered(given)
-        maps = [torch.empty_like(call.h) for _ in call.gamma]
-        mean, var = torch.empty_like(call.gamma), torch.empty_like(call.gamma)
-        run_norm(*_problem(call), *_four(maps), *_pointers(mean, var))
-        return maps, mean, var
+        norms = Norms(*arguments)
+        if not _fits(norms):
+            return norm.forward_default(*arguments)
+        norms = _ordered(norms)
+        maps, statistics = [torch.empty_like(norms.h) for _ in norms.eps], norms.statistics()
+        run_norm(*_problem(norms), *_four(maps), *_pointers(*statistics))
+        return maps, *statistics
 
     def depthwise_norm_backward(grads: Sequence[Tensor], mean: Tensor, var: Tensor, *arguments: Any) -> norm.Gradients:
-        given = Norms(*arguments)
-        if not _fits(given, *grads):
-            return norm.backward_default(grads, mean, var, *given)
-        call = _ordered(given)
-        grads = [g.contiguous(memory_format=layout(given.h)) for g in grads]
-        mean, var = mean.contiguous(), var.contiguous()
-        results = (torch.empty_like(call.h), *_like(call))
-        grad_h, grad_weight, *_ = results
-        run_norm_backward(*_problem(call), *_four(grads), *_pointers(mean, var, *results))
-        return grad_h, call.h.new_empty(0) if grad_weight is None else grad_weight, results[2], results[3]
+        norms = Norms(*arguments)
+        if not _fits(norms, *grads):
+            return norm.backward_default(grads, mean, var, *arguments)
+        given, norms = [in_order(g, norms.h) for g in grads], _ordered(norms)
+        mean, var, results = mean.contiguous(), var.contiguous(), norms.room()
+        run_norm_backward(*_problem(norms), *_four(given), *_pointers(mean, var, *results))
+        return results
 
     def global_training(*arguments: Any) -> training.Result:
-        given = training.Arguments.of(*arguments)
-        if not _trains(given):
-            return training.forward_default(*arguments)
-        norms, x = _ordered(given.norms), _input(given)
-        out, mean, var = torch.empty_like(norms.h), torch.empty_like(norms.gamma), torch.empty_like(norms.gamma)
-        status = run_steps.status(*_layer(norms, x, given.steps), *_pointers(out, mean, var))
-        return (out, mean, var) if _done(status) else training.forward_default(*arguments)
+        layer = training.Layer.of(*arguments)
+        if _trains(layer):
+            x, norms, steps = _ordered_layer(layer)
+            results = (torch.empty_like(norms.h), *norms.statistics())
+            if _done(run_steps.status(*_layer(x, norms, steps), *_pointers(*results))):
+                return results
+        return training.forward_default(*arguments)
 
     def global_training_backward(grad: Tensor, mean: Tensor, var: Tensor, *arguments: Any) -> training.Gradients:
-        given = training.Arguments.of(*arguments)
-        unused = given.x is not None and not (given.steps.has_source or given.steps.previous_is_input)
-        if unused or not _trains(given, grad):
-            return training.backward_default(grad, mean, var, *arguments)
-        norms, x = _ordered(given.norms), _input(given)
-        grad, mean, var = grad.contiguous(memory_format=layout(given.h)), mean.contiguous(), var.contiguous()
-        grad_h, grad_x = torch.empty_like(norms.h), None if x is None else torch.empty_like(norms.h)
-        results = _like(norms)
-        status = run_steps_backward.status(
-            *_layer(norms, x, given.steps), *_pointers(grad, mean, var, grad_h, grad_x, *results)
-        )
-        if not _done(status):
-            return training.backward_default(grad, mean, var, *arguments)
-        grad_weight, grad_gamma, grad_beta = results
-        assert grad_weight is not None
-        return grad_h, norms.h.new_empty(0) if grad_x is None else grad_x, grad_weight, grad_gamma, grad_beta
+        layer = training.Layer.of(*arguments)
+        unused = layer.x is not None and not (layer.steps.has_source or layer.steps.previous_is_input)
+        if not unused and _trains(layer, grad):
+            x, norms, steps = _ordered_layer(layer)
+            given = (in_order(grad, layer.norms.h), mean.contiguous(), var.contiguous())
+            results = training.Layer(x, norms, steps).room()
+            fields = (*_layer(x, norms, steps), *_pointers(*given), *_pointers(*results))
+            if _done(run_steps_backward.status(*fields)):
+                return results
+        return training.backward_default(grad, mean, var, *arguments)
 
     for function in (global_layer, depthwise_norm, depthwise_norm_backward, global_training, global_training_backward):
         LIBRARY.impl(function.__name__, function, "CPU")
 
 
 def _is_covered(
-    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, steps: Steps, output_act: str
+    h: Tensor, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, output_act: str, steps: Steps
 ) -> bool:
     """Whether the kernel takes these arguments; it must not be called with others.
 
@@ -159,11 +131,12 @@ def _fits(norms: Norms, *others: Tensor) -> bool:
     )
 
 
-def _trains(call: training.Arguments, *others: Tensor) -> bool:
+def _trains(layer: training.Layer, *others: Tensor) -> bool:
     """Whether the kernels may take a layer in training; of its size they decide themselves."""
-    call.check()
-    is_periodic = call.steps.boundary == "periodic"
-    return is_periodic and all(q.dtype == torch.float32 and q.shape == call.h.shape for q in (call.h, *others))
+    layer.check()
+    h = layer.norms.h
+    is_periodic = layer.steps.boundary == "periodic"
+    return is_periodic and all(q.dtype == torch.float32 and q.shape == h.shape for q in (h, *others))
 
 
 def _done(status: int) -> bool:
@@ -176,18 +149,13 @@ def _done(status: int) -> bool:
 def _ordered(norms: Norms) -> Norms:
     """The same with tensors as the kernels take them; they must outlive the call."""
     weight, bias = (None if q is None else q.contiguous() for q in (norms.weight, norms.bias))
-    h = norms.h.contiguous(memory_format=layout(norms.h))
+    h = in_order(norms.h, norms.h)
     return Norms(h, weight, bias, norms.gamma.contiguous(), norms.beta.contiguous(), norms.eps, norms.act)
 
 
-def _input(call: training.Arguments) -> Tensor | None:
-    return None if call.x is None else call.x.contiguous(memory_format=layout(call.h))
-
-
-def _like(norms: Norms) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Empty gradients of weight, gamma and beta."""
-    weight = None if norms.weight is None else torch.empty_like(norms.weight)
-    return weight, torch.empty_like(norms.gamma), torch.empty_like(norms.beta)
+def _ordered_layer(layer: training.Layer) -> training.Layer:
+    x = None if layer.x is None else in_order(layer.x, layer.norms.h)
+    return training.Layer(x, _ordered(layer.norms), layer.steps)
 
 
 def _problem(norms: Norms) -> tuple[int | float, ...]:
@@ -201,10 +169,15 @@ def _problem(norms: Norms) -> tuple[int | float, ...]:
     return (N, C, *size, interleaved, ACTIVATIONS[norms.act], *four_eps, *addresses)
 
 
-def _layer(norms: Norms, x: Tensor | None, steps: Steps) -> tuple[int | float, ...]:
-    """The fields of `global_training::Layer`."""
+def _layer(x: Tensor | None, norms: Norms, steps: Steps) -> tuple[int | float, ...]:
+    """The fields of `global_training::Layer`; x and y against the index are negative."""
+    numbers = (steps.dt, steps.flow_sign * steps.dx, steps.flow_sign * steps.dy, steps.D_x, steps.D_y)
     roles = (steps.has_source, steps.previous_is_input and x is not None)
-    return (*_problem(norms), steps.K, *steps.numbers, *_pointers(x), *roles)
+    return (*_problem(norms), steps.K, *numbers, *_pointers(x), *roles)
+
+
+def _map(q: Tensor) -> tuple[int, ...]:
+    return (q.data_ptr(), *q.stride())
 
 
 def _pointers(*tensors: Tensor | None) -> list[int]:

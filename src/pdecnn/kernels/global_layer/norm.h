@@ -4,35 +4,213 @@
 // so the stencils are applied twice, once to count and once to write; backward applies them twice again.
 #pragma once
 
-#include "batch.h"
+#include "activation.h"
+#include "tasks.h"
 
 namespace PDECNN_NS {
 namespace depthwise_norm {
 
-template <class L, int K, int M>
-Status forward(const ForwardCall& call) {
-  const Problem& p = call.problem;
-  const Tasks tasks(p);
-  const Status status = statistics<L, K, M>(p, tasks, call.mean, call.var);
-  if (status != kOk) return status;
-  return run(p, tasks, {1, 1 + M}, [&](const Task& t, const Memory& memory) { write<L, K, M>(call, t, memory); });
+// What the norms saw, and the gradients of all parameters; (maps, C) each, and (maps, C, side, side).
+struct Moments {
+  const float *mean, *var;
+};
+struct Gradients {
+  float *weight, *gamma, *beta;
+};
+
+// A thread's work on one plane at a time: the values of its stencils, and their gradient.
+class PlaneNorms {
+ public:
+  // A plane and room for the last vector.
+  static int64_t size(const Problem& p) { return round_up(p.plane(), 16) + 16; }
+  static int64_t numbers(const Problem& p) { return (p.side > 1 ? (1 + p.maps) * frame_size(p) : 0) + p.maps * size(p); }
+
+  PlaneNorms(const Problem& p, const Plane& plane, float* scratch)
+      : p_(p), c_(plane.c), next_(plane.next), n_(p.plane()), h_(plane.in[0]), scratch_(scratch),
+        values_(scratch + numbers(p) - p.maps * size(p)), frame_(frame(0)) {
+    if (p.side > 1) frame_.fill(h_);
+  }
+  float* values(int64_t m) const { return values_ + m * size(p_); }
+
+  // f of the stencil of map m, times `scale`, plus `start`.
+  template <class F>
+  void apply(int64_t m, double scale, double start, const F& f, float* out) const {
+    const int64_t many = p_.side * p_.side;
+    float scaled[kMostTaps];
+    for (int64_t i = 0; i < many && scale != 1; ++i) scaled[i] = float(double(p_.tap(m, c_, i)) * scale);
+    const float *taps = scale != 1 ? scaled : p_.weight + (m * p_.C + c_) * many, *ahead = m == 0 ? h_ + next_ : h_;
+    const float tap = p_.weight == nullptr ? float(scale) : taps[0], first = float(start);
+    const Stencil<float> stencil{frame_, taps, p_.side, p_.side};
+    if (p_.side > 1) return correlate(&stencil, 1, first, out, ahead, f);
+    each_vector(n_, [&](auto lanes, int64_t i) {
+      using L = decltype(lanes);
+      __builtin_prefetch(ahead + i);
+      L::store(out + i, f(tap * L::load(h_ + i) + first));
+    });
+  }
+  // The values of map m, less `centre`; and f of the normalised ones: (x - mean) / sqrt(var + eps).
+  void apply_centred(int64_t m, double centre) const {
+    apply(m, 1, -centre, [](const auto& v) { return v; }, values(m));
+  }
+  template <class F>
+  void apply_normalised(int64_t m, const Moments& moments, const F& f, float* out) const {
+    const double scale = p_.scale(m, c_, moments.var);
+    apply(m, scale, (p_.bias_at(m, c_) - double(moments.mean[m * p_.C + c_])) * scale, f, out);
+  }
+  AffineClamp output(int64_t m) const { return {p_.act, p_.gamma[m * p_.C + c_], p_.beta[m * p_.C + c_]}; }
+
+  // Adds to the sums, (maps, 2), of the gradient past the activation, and of its product with the normalised values.
+  void add_norm_gradient(const float* const* grad, double* sums) const {
+    for (int64_t m = 0; m < p_.maps; ++m) {
+      const AffineClamp f = output(m);
+      const float *from = grad[m], *known = values(m);
+      add_two_sums(n_, sums + m * 2, [&](auto lanes, int64_t i, auto& sum, auto& product) {
+        using L = decltype(lanes);
+        __builtin_prefetch(from + next_ + i);
+        const auto v = L::load(known + i), g = f.gradient(L::load(from + i), v);
+        sum += g;
+        product += g * v;
+      });
+    }
+  }
+
+  // The gradient of the state and, added to sums (maps, side * side), of the taps; `more` is added to the former. The values
+  // are lost: they become the gradient before the norm,  a (g - mean g - v mean(g v)).
+  void propagate(const float* var, const Gradients& norm, const float* const* grad, const float* more, float* to,
+                 double* sums) const {
+    const double numbers = double(p_.N * n_);
+    float turned[4][kMostTaps];
+    const Frame<float> frames[4] = {frame(1), frame(2), frame(3), frame(4)};
+    const float* gradients[4];
+    for (int64_t m = 0; m < p_.maps; ++m) {
+      const AffineClamp f = output(m);
+      const double factor = p_.scale(m, c_, var) * double(f.gamma);
+      const float a = float(factor), constant = float(-factor * double(norm.beta[m * p_.C + c_]) / numbers);
+      const float slope = float(-factor * double(norm.gamma[m * p_.C + c_]) / numbers), *from = grad[m];
+      float *known = values(m), *before = p_.side > 1 ? known : to;
+      each_vector(n_, [&](auto lanes, int64_t i) {
+        using L = decltype(lanes);
+        __builtin_prefetch(from + next_ + i);
+        const auto v = L::load(known + i);
+        L::store(before + i, a * f.gradient(L::load(from + i), v) + (slope * v + constant));
+      });
+      if (p_.side == 1) continue;
+      frames[m].fill(before);
+      gradients[m] = frames[m].inside();
+      const int64_t taps = p_.side * p_.side;
+      for (int64_t i = 0; i < taps; ++i) turned[m][i] = p_.tap(m, c_, taps - 1 - i);
+    }
+    if (p_.side == 1) return;
+    const Stencil<float> stencils[4] = {{frames[0], turned[0], p_.side, p_.side},
+                                        {frames[1], turned[1], p_.side, p_.side},
+                                        {frames[2], turned[2], p_.side, p_.side},
+                                        {frames[3], turned[3], p_.side, p_.side}};
+    correlate(stencils, p_.maps, 0.0f, to, to + next_, [](const auto& v) { return v; });
+    if (more != nullptr) add(to, more, n_);
+    if (p_.maps == 4) add_tap_gradient<4>(frame_, p_.side, p_.side, gradients, frame_.stride(), sums);
+    else add_tap_gradient<2>(frame_, p_.side, p_.side, gradients, frame_.stride(), sums);
+  }
+
+ private:
+  static constexpr int64_t kMostTaps = 25;
+  static Frame<float> shape(const Problem& p) { return Frame<float>(p.H, p.W, p.side / 2, p.side / 2, kDirichlet); }
+  static int64_t frame_size(const Problem& p) { return round_up(shape(p).numbers(), 16); }
+  Frame<float> frame(int64_t i) const { return shape(p_).in(scratch_ + i * frame_size(p_)); }
+
+  const Problem& p_;
+  const int64_t c_, next_, n_;
+  const float* h_;
+  float *scratch_, *values_;
+  const Frame<float> frame_;
+};
+
+// Adds up the values of all stencils, less `centre`, (maps, C), and their squares.
+inline Status add_moments(const Problem& p, const float* centre, const BatchSums& sums) {
+  return run(p, {{p.h}, {}}, PlaneNorms::numbers(p), [&](const Plane& plane, float* scratch) {
+    const PlaneNorms norms(p, plane, scratch);
+    for (int64_t m = 0; m < p.maps; ++m) {
+      norms.apply_centred(m, double(centre[m * p.C + plane.c]));
+      const float* values = norms.values(m);
+      add_two_sums(p.plane(), sums.of(plane) + m * 2, [&](auto lanes, int64_t i, auto& sum, auto& square) {
+        const auto v = decltype(lanes)::load(values + i);
+        sum += v;
+        square += v * v;
+      });
+    }
+  });
 }
 
-template <class L, int K, int M>
-Status backward(const BackwardCall& call) {
-  const Problem& p = call.problem;
-  const Tasks tasks(p);
-  Partial partial(tasks, M * max(2, K * K));
-  if (!partial.ok()) return kOutOfMemory;
-  Status status = run(p, tasks, {1, 1 + M}, [&](const Task& t, const Memory& memory) {
-    correlate_with_gradient<L, K, M>(call, t, memory, partial.of(t, M * 2));
-  });
-  if (status != kOk) return status;
-  partial.norm_gradient<M>(p, call.grad_gamma, call.grad_beta);
-  status = run(p, tasks, {1 + M, 2 + M},
-               [&](const Task& t, const Memory& memory) { propagate<L, K, M>(call, t, memory, partial.of(t, M * K * K)); });
-  if (status == kOk && call.grad_weight != nullptr) partial.tap_gradient<K, M>(p, call.grad_weight);
+// Mean and variance, (maps, C), of what the norms get.
+inline Status statistics(const Problem& p, float* means, float* variances) {
+  Problem first = p;
+  first.N = min<int64_t>(1, p.N);
+  const BatchSums of_first(first, p.maps * 2), of_all(p, p.maps * 2);
+  if (!of_first.ok() || !of_all.ok()) return kOutOfMemory;
+  // Squares are taken about the mean of the first sample, lest the variance be the small difference of large numbers.
+  for (int64_t i = 0; i < p.maps * p.C; ++i) means[i] = 0;
+  Status status = add_moments(first, means, of_first);
+  for (int64_t i = 0; i < p.maps * p.C; ++i) means[i] = float(of_first.total(i % p.C, i / p.C * 2) / double(p.plane()));
+  if (status == kOk) status = add_moments(p, means, of_all);
+  const double n = double(p.N * p.plane());
+  for (int64_t i = 0; i < p.maps * p.C; ++i) {
+    const int64_t c = i % p.C, m = i / p.C;
+    const double mean = of_all.total(c, m * 2) / n, square = of_all.total(c, m * 2 + 1) / n;
+    means[i] = float(mean + double(means[i]) + p.bias_at(m, c));
+    variances[i] = float(max(0.0, square - mean * mean));
+  }
   return status;
+}
+
+inline Status forward(const ForwardCall& call) {
+  const Problem& p = call.problem;
+  const Status status = statistics(p, call.mean, call.var);
+  if (status != kOk) return status;
+  const Maps maps{{p.h}, {call.out[0], call.out[1], call.out[2], call.out[3]}};
+  return run(p, maps, PlaneNorms::numbers(p), [&](const Plane& plane, float* scratch) {
+    const PlaneNorms norms(p, plane, scratch);
+    for (int64_t m = 0; m < p.maps; ++m) norms.apply_normalised(m, {call.mean, call.var}, norms.output(m), plane.out[m]);
+  });
+}
+
+// Two passes, for sums over the batch come before a norm can be passed: each has the values of a plane's norms, asks
+// `gradients(plane, norms, scratch, all, grad)` for those of its maps, and `all` for what else there is to give. It answers
+// with a plane that is added to the gradient of the state, the first map that is written, or null.
+template <class F>
+Status backward(const Problem& p, const Maps& maps, int64_t numbers, const Moments& moments, const Gradients& to,
+                const F& gradients) {
+  const int64_t taps = p.side * p.side, own = PlaneNorms::numbers(p);
+  const BatchSums norm_sums(p, p.maps * 2), tap_sums(p, p.maps * taps);
+  if (!norm_sums.ok() || !tap_sums.ok()) return kOutOfMemory;
+  auto pass = [&](bool all) {
+    Maps used = maps;
+    if (!all) used = {{maps.in[0], maps.in[1], maps.in[2], maps.in[3], maps.in[4]}, {}};
+    return run(p, used, own + numbers, [&](const Plane& plane, float* scratch) {
+      const PlaneNorms norms(p, plane, scratch);
+      const float* grad[4];
+      for (int64_t m = 0; m < p.maps; ++m) norms.apply_normalised(m, moments, [](const auto& v) { return v; }, norms.values(m));
+      const float* more = gradients(plane, norms, scratch + own, all, grad);
+      if (all) norms.propagate(moments.var, to, grad, more, plane.out[0], tap_sums.of(plane));
+      else norms.add_norm_gradient(grad, norm_sums.of(plane));
+    });
+  };
+  Status status = pass(false);
+  for (int64_t i = 0; i < p.maps * p.C; ++i) {
+    to.beta[i] = float(norm_sums.total(i % p.C, i / p.C * 2));
+    to.gamma[i] = float(norm_sums.total(i % p.C, i / p.C * 2 + 1));
+  }
+  if (status == kOk) status = pass(true);
+  for (int64_t i = 0; to.weight != nullptr && i < p.maps * p.C * taps; ++i)
+    to.weight[i] = float(tap_sums.total(i / taps % p.C, i / taps / p.C * taps + i % taps));
+  return status;
+}
+
+inline Status backward(const BackwardCall& call) {
+  const Maps maps{{call.problem.h, call.grad[0], call.grad[1], call.grad[2], call.grad[3]}, {call.grad_h}};
+  auto gradients = [](const Plane& plane, const PlaneNorms&, float*, bool, const float** grad) -> const float* {
+    for (int m = 0; m < 4; ++m) grad[m] = plane.in[1 + m];
+    return nullptr;
+  };
+  return backward(call.problem, maps, 0, {call.mean, call.var}, {call.grad_weight, call.grad_gamma, call.grad_beta}, gradients);
 }
 
 }  // namespace depthwise_norm

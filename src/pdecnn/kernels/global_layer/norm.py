@@ -12,21 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import batch_norm, conv2d
-from torch.utils.flop_counter import register_flop_formula
+from torch.nn.functional import batch_norm
 
-from pdecnn.kernels.advection_diffusion.op import _autograd_kernels
-from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, check_act, check_maps, in_order
-from pdecnn.kernels.global_layer.op import stencil_macs
-from pdecnn.kernels.library import LIBRARY, TAGS, like
+from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, check_maps, check_one_of
+from pdecnn.kernels.global_layer.op import stencil_macs, stencils
+from pdecnn.kernels.library import differentiate, in_order, like, refuse_second_derivative, register, save_inputs
 
 _ARGUMENTS = "Tensor h, Tensor? weight, Tensor? bias, Tensor gamma, Tensor beta, float[] eps, str act"
-LIBRARY.define(f"depthwise_norm({_ARGUMENTS}) -> (Tensor[] maps, Tensor mean, Tensor var)", tags=TAGS)
-LIBRARY.define(
-    f"depthwise_norm_backward(Tensor[] grads, Tensor mean, Tensor var, {_ARGUMENTS}) -> "
-    "(Tensor grad_h, Tensor grad_weight, Tensor grad_gamma, Tensor grad_beta)",
-    tags=TAGS,
-)
 
 Maps = tuple[list[Tensor], Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -46,7 +38,7 @@ class Norms(NamedTuple):
     def check(self, name: str = "depthwise_norm") -> None:
         """A ValueError if they do not fit together."""
         check_maps(name, self.h, self.weight, bias=self.bias, gamma=self.gamma, beta=self.beta)
-        check_act(name, "act", self.act)
+        check_one_of(name, "act", self.act, ACTIVATIONS)
         if self.weight is None and self.bias is not None:
             raise ValueError(f"{name}: a bias needs a weight; without one the map is h itself.")
         if len(self.eps) != len(self.gamma):
@@ -56,22 +48,22 @@ class Norms(NamedTuple):
 
     def before(self) -> list[Tensor]:
         """What the norms get."""
-        if self.weight is None:
-            return [self.h]
-        biases = [None] * len(self.weight) if self.bias is None else self.bias
-        return [
-            conv2d(self.h, w[:, None], b, padding=w.shape[-1] // 2, groups=self.h.shape[1])
-            for w, b in zip(self.weight, biases, strict=True)
-        ]
+        return [self.h] if self.weight is None else stencils(self.h, self.weight, self.bias)
 
     def maps(self) -> list[Tensor]:
         """The maps by torch's own operators, which are differentiable."""
         act = ACTIVATIONS[self.act]
-        parameters = zip(self.gamma, self.beta, self.eps, strict=True)
-        return [
-            act(batch_norm(q, None, None, gamma, beta, training=True, eps=eps))
-            for q, (gamma, beta, eps) in zip(self.before(), parameters, strict=True)
-        ]
+        parameters = zip(self.before(), self.gamma, self.beta, self.eps, strict=True)
+        return [act(batch_norm(q, None, None, gamma, beta, True, eps=eps)) for q, gamma, beta, eps in parameters]
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Room for means and variances."""
+        return self.gamma.new_empty(self.gamma.shape), self.gamma.new_empty(self.gamma.shape)
+
+    def room(self) -> Gradients:
+        """Room for the gradients of h, weight, gamma and beta; none for a weight that is absent."""
+        h, weight = self.h, self.weight
+        return like(h), h.new_empty(0 if weight is None else weight.shape), *self.statistics()
 
 
 def forward_default(*arguments: Any) -> Maps:
@@ -86,49 +78,40 @@ def forward_default(*arguments: Any) -> Maps:
 def backward_default(grads: Sequence[Tensor], mean: Tensor, var: Tensor, *arguments: Any) -> Gradients:
     """The gradients by torch's own."""
     norms = Norms(*arguments)
-    with torch.enable_grad(), _autograd_kernels():
-        h, gamma, beta = (q.detach().requires_grad_() for q in (norms.h, norms.gamma, norms.beta))
-        weight = None if norms.weight is None else norms.weight.detach().requires_grad_()
-        maps = norms._replace(h=h, weight=weight, gamma=gamma, beta=beta).maps()
-        leaves = [h, gamma, beta] if weight is None else [h, gamma, beta, weight]
-        grad_h, grad_gamma, grad_beta, *rest = torch.autograd.grad(maps, leaves, list(grads))
-    grad_weight = rest[0].contiguous() if rest else h.new_empty(0)
-    return in_order(grad_h, h), grad_weight, grad_gamma, grad_beta
+
+    def maps(h: Tensor, weight: Tensor | None, gamma: Tensor, beta: Tensor) -> list[Tensor]:
+        return norms._replace(h=h, weight=weight, gamma=gamma, beta=beta).maps()
+
+    tensors = (norms.h, norms.weight, norms.gamma, norms.beta)
+    grad_h, *to_weight, grad_gamma, grad_beta = differentiate(
+        maps, tensors, [q is not None for q in tensors], list(grads)
+    )
+    grad_weight = to_weight[0].contiguous() if to_weight else norms.h.new_empty(0)
+    return in_order(grad_h, norms.h), grad_weight, grad_gamma, grad_beta
 
 
-LIBRARY.impl("depthwise_norm", forward_default, "CompositeExplicitAutograd")
-LIBRARY.impl("depthwise_norm_backward", backward_default, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("pdecnn::depthwise_norm", lib=LIBRARY)
 def _forward_fake(*arguments: Any) -> Maps:
     norms = Norms(*arguments)
-    maps = [like(norms.h) for _ in range(len(norms.gamma))]
-    return maps, norms.gamma.new_empty(norms.gamma.shape), norms.gamma.new_empty(norms.gamma.shape)
+    return [like(norms.h) for _ in range(len(norms.gamma))], *norms.statistics()
 
 
-@torch.library.register_fake("pdecnn::depthwise_norm_backward", lib=LIBRARY)
 def _backward_fake(grads: Any, mean: Any, var: Any, *arguments: Any) -> Gradients:
-    h, weight, _, gamma, *_ = Norms(*arguments)
-    grad_weight = h.new_empty(0 if weight is None else weight.shape)
-    grad_h = like(h)
-    return grad_h, grad_weight, gamma.new_empty(gamma.shape), gamma.new_empty(gamma.shape)
+    return Norms(*arguments).room()
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.eps, ctx.act = inputs
+def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keeps the arguments after the statistics, which have no gradient of their own."""
     _, mean, var = output
     ctx.mark_non_differentiable(mean, var)
-    ctx.save_for_backward(mean, var, *tensors)
+    save_inputs(ctx, (mean, var, *inputs), output)
 
 
-def _backward(ctx: Any, grads: Sequence[Tensor | None], *_: Any) -> tuple[Any, ...]:
+def _gradient(ctx: Any, grads: Sequence[Tensor | None], *_: Any) -> tuple[Any, ...]:
     mean, var, *tensors = ctx.saved_tensors
     h, weight, bias, _, _ = tensors
     given = [torch.zeros_like(h) if g is None else g for g in grads]
-    grad_h, grad_weight, grad_gamma, grad_beta = torch.ops.pdecnn.depthwise_norm_backward(
-        given, mean, var, *tensors, ctx.eps, ctx.act
-    )
+    backward = torch.ops.pdecnn.depthwise_norm_backward
+    grad_h, grad_weight, grad_gamma, grad_beta = backward(given, mean, var, *tensors, *ctx.options)
     return grad_h, None if weight is None else grad_weight, zeros_like(bias), grad_gamma, grad_beta, None, None
 
 
@@ -137,29 +120,27 @@ def zeros_like(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else torch.zeros_like(bias)
 
 
-def refuse_double_backward(name: str) -> Any:
-    """What stands for the gradient of a backward operator."""
-
-    def refuse(ctx: Any, *grads: Any) -> None:
-        raise RuntimeError(
-            f"{name}: its gradient cannot be differentiated again by the fused kernel. Use torch's convolution, batch "
-            "norm and activation and pdecnn.reference.advection_diffusion where second derivatives are needed."
-        )
-
-    return refuse
-
-
-torch.library.register_autograd("pdecnn::depthwise_norm", _backward, setup_context=_setup_context, lib=LIBRARY)
-torch.library.register_autograd(
-    "pdecnn::depthwise_norm_backward", refuse_double_backward("depthwise_norm"), lib=LIBRARY
-)
-
-
-@register_flop_formula(torch.ops.pdecnn.depthwise_norm)
-def _forward_flops(h: Sequence[int], weight: Sequence[int] | None, *_: Any, **__: Any) -> int:
+def _forward_flops(h: Any, weight: Any, *_: Any, **__: Any) -> int:
     return 2 * stencil_macs(h, weight)
 
 
-@register_flop_formula(torch.ops.pdecnn.depthwise_norm_backward)
 def _backward_flops(grads: Any, mean: Any, var: Any, h: Any, weight: Any, *_: Any, **__: Any) -> int:
     return 4 * stencil_macs(h, weight)
+
+
+register(
+    f"depthwise_norm({_ARGUMENTS}) -> (Tensor[] maps, Tensor mean, Tensor var)",
+    forward_default,
+    _forward_fake,
+    _forward_flops,
+    gradient=_gradient,
+    save=save,
+)
+register(
+    f"depthwise_norm_backward(Tensor[] grads, Tensor mean, Tensor var, {_ARGUMENTS}) -> "
+    "(Tensor grad_h, Tensor grad_weight, Tensor grad_gamma, Tensor grad_beta)",
+    backward_default,
+    _backward_fake,
+    _backward_flops,
+    gradient=refuse_second_derivative("depthwise_norm", "torch's convolution, batch norm and activation"),
+)

@@ -1,105 +1,106 @@
-// What is to be computed, how it is cut into tasks, and the memory of a thread.
+// How the planes of a batch are run over, by threads, and how what they sum is added up in one order.
 #pragma once
 
-#include "abi.h"
-#include "plane.h"
+#include "transpose.h"
 
 namespace PDECNN_NS {
 namespace depthwise_norm {
 
-// What the norms saw, and the gradients of their scales and shifts; (maps, C) each.
-struct Moments {
-  const float *mean, *var;
-};
-struct NormGradient {
-  const float *var, *gamma, *beta;
-};
-
-// Some channels of some samples.
-struct Task {
-  int64_t index, n_begin, n_end, c, channels;
-};
-
-// Cuts depend on the shape alone, so that sums are added up in one order however many threads there are.
+// A task is a channel of some samples, or a block of channels that lie side by side. The cut depends on the shape alone.
 struct Tasks {
-  int64_t N, C, channels, blocks, samples, chunks;
+  int64_t channels, blocks, samples, chunks;
 
-  explicit Tasks(const Problem& p) : N(p.N), C(p.C), channels(p.interleaved ? min(kBlock, p.C) : 1) {
+  explicit Tasks(const Problem& p) : channels(p.interleaved ? min(kBlock, p.C) : 1) {
     constexpr int64_t kNumbers = 16384;
-    blocks = (C + channels - 1) / channels;
-    samples = max<int64_t>(1, min(N, kNumbers / (p.plane() * channels)));
-    chunks = (N + samples - 1) / samples;
+    blocks = (p.C + channels - 1) / channels;
+    samples = max<int64_t>(1, min(p.N, kNumbers / (p.plane() * channels)));
+    chunks = (p.N + samples - 1) / samples;
   }
   int64_t count() const { return blocks * chunks; }
-  Task task(int64_t i) const {
-    const int64_t n = i % chunks * samples, c = i / chunks * channels;
-    return {i, n, min(N, n + samples), c, min(channels, C - c)};
-  }
-  // The sum over the batch of one of the `many` numbers that each task keeps for channel c.
-  double total(const double* partial, int64_t c, int64_t many, int64_t which) const {
-    double sum = 0;
-    for (int64_t j = 0; j < chunks; ++j) sum += partial[((c / channels * chunks + j) * channels + c % channels) * many + which];
-    return sum;
-  }
 };
 
-// How much of a thread's memory a pass asks for: frames, sets of planes to transpose into, and other numbers.
-struct Room {
-  int64_t frames, slots, numbers = 0;
+// Maps that are read and written; some may be null.
+struct Maps {
+  const float* in[5];
+  float* out[4];
 };
 
-// A thread's frames and, where channels are interleaved, planes to transpose them into.
-class Memory {
- public:
-  Memory(const Problem& p, int64_t channels, const Room& room)
-      : p_(p), frame_(round_up(Frame::numbers(p.H, p.W, p.side / 2), 16)), stride_(p.interleaved ? p.plane() + 16 : p.plane()),
-        slot_(channels * stride_), slots_(room.frames * frame_),
-        numbers_(round_up(slots_ + (p.interleaved ? room.slots * slot_ : 0), 16)),
-        arena_(size_t(numbers_ + room.numbers) * sizeof(float)) {}
-  bool ok() const { return arena_.ok(); }
-  int64_t stride() const { return stride_; }  // from one plane to the next
-  float* numbers() const { return memory() + numbers_; }
-  Frame frame(int64_t i) const { return Frame(memory() + i * frame_, p_.H, p_.W, p_.side / 2); }
-
+// One plane of them, of channel c.
+struct Plane : Maps {
+  int64_t c;
+  int64_t place;  // of the sums that its task keeps for its channel
   // How far the same plane of the next sample is, to ask for it while this one is worked on: no prefetcher of the
   // processor foresees it, as each plane lies in other pages. 0: it is the last, or planes are transposed first.
-  int64_t next(int64_t n) const { return p_.interleaved || n + 1 >= p_.N ? 0 : p_.C * p_.plane(); }
+  int64_t next;
+};
 
-  // The planes of the task's channels of sample n.
-  const float* read(const float* map, int64_t n, const Task& t, int64_t slot) const {
-    if (!p_.interleaved) return map + (n * p_.C + t.c) * p_.plane();
-    float* planes = memory() + slots_ + slot * slot_;
-    transpose(map + n * p_.plane() * p_.C + t.c, p_.C, planes, stride_, p_.plane(), t.channels);
-    return planes;
-  }
-  // Where they are written; `wrote` brings them to the map.
-  float* target(float* map, int64_t n, const Task& t, int64_t slot) const {
-    return p_.interleaved ? memory() + slots_ + slot * slot_ : map + (n * p_.C + t.c) * p_.plane();
-  }
-  void wrote(float* map, int64_t n, const Task& t, int64_t slot) const {
-    if (!p_.interleaved) return;
-    transpose(memory() + slots_ + slot * slot_, stride_, map + n * p_.plane() * p_.C + t.c, p_.C, t.channels, p_.plane());
+// Calls f(plane, scratch) for every plane, with `numbers` of scratch, and at least `grain` tasks on a thread. Where channels
+// lie side by side, those of a task are transposed into planes before, and back after.
+template <class F>
+Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1) {
+  const bool is_covered = (p.side == 1 || p.side == 3 || p.side == 5) && (p.maps == 2 || p.maps == 4 || p.side * p.maps == 1);
+  if (!is_covered) return kBadArgument;
+  const Tasks tasks(p);
+  const int64_t stride = p.interleaved ? p.plane() + 16 : p.plane(), slot = round_up(tasks.channels * stride, 16);
+  int64_t slots = 0;
+  for (const float* map : maps.in) slots += map != nullptr;
+  for (const float* map : maps.out) slots += map != nullptr;
+  const size_t bytes = size_t(round_up(numbers, 16) + (p.interleaved ? slots * slot : 0)) * sizeof(float);
+  return parallel_for(tasks.count(), grain, bytes, [&](int64_t begin, int64_t end, char* memory) {
+    float* scratch = reinterpret_cast<float*>(memory);
+    for (; begin < end; ++begin) {
+      const int64_t c = begin / tasks.chunks * tasks.channels, channels = min(tasks.channels, p.C - c);
+      const int64_t first = begin % tasks.chunks * tasks.samples, last = min(p.N, first + tasks.samples);
+      for (int64_t n = first; n < last; ++n) {
+        Plane plane{{}, c, begin * tasks.channels, p.interleaved || n + 1 == p.N ? 0 : p.C * p.plane()};
+        const int64_t at = p.interleaved ? n * p.plane() * p.C + c : (n * p.C + c) * p.plane();
+        float* next = scratch + round_up(numbers, 16);
+        auto place = [&](auto* map) -> decltype(map) {
+          if (map == nullptr || !p.interleaved) return map == nullptr ? nullptr : map + at;
+          return (next += slot) - slot;
+        };
+        for (int i = 0; i < 5; ++i) {
+          plane.in[i] = place(maps.in[i]);
+          if (p.interleaved && maps.in[i] != nullptr) transpose(maps.in[i] + at, p.C, next - slot, stride, p.plane(), channels);
+        }
+        for (int i = 0; i < 4; ++i) plane.out[i] = place(maps.out[i]);
+        const Plane start = plane;
+        for (int64_t i = 0; i < channels; ++i) {
+          f(plane, scratch);
+          ++plane.c, ++plane.place;
+          for (auto& map : plane.in) map += map == nullptr ? 0 : stride;
+          for (auto& map : plane.out) map += map == nullptr ? 0 : stride;
+        }
+        for (int i = 0; i < 4; ++i)
+          if (p.interleaved && maps.out[i] != nullptr)
+            transpose(start.out[i], stride, maps.out[i] + at, p.C, channels, p.plane());
+      }
+    }
+  });
+}
+
+// Sums over the batch: every task keeps `many` for each of its channels, and they are added up in one order.
+class BatchSums {
+ public:
+  BatchSums(const Problem& p, int64_t many)
+      : tasks_(p), many_(many), arena_(size_t(tasks_.count() * tasks_.channels * many) * sizeof(double)) {}
+  bool ok() const { return arena_.ok(); }
+  double* of(const Plane& plane) const { return all() + plane.place * many_; }
+  double total(int64_t c, int64_t which) const {
+    double sum = 0;
+    for (int64_t j = 0; j < tasks_.chunks; ++j) {
+      const int64_t task = c / tasks_.channels * tasks_.chunks + j;
+      sum += all()[(task * tasks_.channels + c % tasks_.channels) * many_ + which];
+    }
+    return sum;
   }
 
  private:
-  float* memory() const { return reinterpret_cast<float*>(arena_.data()); }
-  const Problem& p_;
-  const int64_t frame_, stride_, slot_, slots_, numbers_;
+  double* all() const { return reinterpret_cast<double*>(arena_.data()); }
+  const Tasks tasks_;
+  const int64_t many_;
   Arena arena_;
 };
-
-// Calls f(task, memory) for every task, at least `grain` of them on a thread.
-template <class F>
-Status run(const Problem& p, const Tasks& tasks, const Room& room, const F& f, int64_t grain = 1) {
-  int32_t failed = 0;
-  const Status status = parallel_for(tasks.count(), grain, [&](int64_t begin, int64_t end) {
-    const Memory memory(p, tasks.channels, room);
-    if (!memory.ok()) failed = 1;
-    else
-      for (int64_t i = begin; i < end; ++i) f(tasks.task(i), memory);
-  });
-  return failed ? kOutOfMemory : status;
-}
 
 }  // namespace depthwise_norm
 }  // namespace PDECNN_NS

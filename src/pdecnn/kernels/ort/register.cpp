@@ -14,18 +14,12 @@
 
 extern "C" int32_t pdecnn_cpu_runs(const char* isa);
 
-#define PDECNN_DECLARE(isa)                                       \
+// PDECNN_ISAS are the instruction sets that were built, X(name) each, the best first.
+#define X(isa)                                                    \
   extern "C" int32_t pdecnn_global_layer_##isa(const void* call); \
   extern "C" int32_t pdecnn_advection_diffusion_forward_##isa(const void* call);
-#if defined(PDECNN_HAS_baseline)
-PDECNN_DECLARE(baseline)
-#endif
-#if defined(PDECNN_HAS_avx2)
-PDECNN_DECLARE(avx2)
-#endif
-#if defined(PDECNN_HAS_avx512)
-PDECNN_DECLARE(avx512)
-#endif
+PDECNN_ISAS
+#undef X
 
 namespace {
 
@@ -33,22 +27,18 @@ using namespace PDECNN_NS;
 using Run = int32_t (*)(const void* call);
 
 struct Kernels {
+  const char* isa;
   Run global_layer, advection_diffusion;
 };
 
-// Those of the best instruction set that was built and that this processor runs; null where there is none.
-Kernels best_kernels() {
-#if defined(PDECNN_HAS_avx512)
-  if (pdecnn_cpu_runs("avx512")) return {pdecnn_global_layer_avx512, pdecnn_advection_diffusion_forward_avx512};
-#endif
-#if defined(PDECNN_HAS_avx2)
-  if (pdecnn_cpu_runs("avx2")) return {pdecnn_global_layer_avx2, pdecnn_advection_diffusion_forward_avx2};
-#endif
-#if defined(PDECNN_HAS_baseline)
-  return {pdecnn_global_layer_baseline, pdecnn_advection_diffusion_forward_baseline};
-#else
-  return {nullptr, nullptr};
-#endif
+// Those of the best instruction set that this processor runs; null where there is none.
+const Kernels* best_kernels() {
+#define X(isa) {#isa, pdecnn_global_layer_##isa, pdecnn_advection_diffusion_forward_##isa},
+  static const Kernels all[] = {PDECNN_ISAS};
+#undef X
+  for (const Kernels& kernels : all)
+    if (pdecnn_cpu_runs(kernels.isa)) return &kernels;
+  return nullptr;
 }
 
 const ort::Api* api = nullptr;
@@ -116,23 +106,19 @@ struct Tensor {
   const float* floats() const { return static_cast<const float*>(data); }
 };
 
-Tensor tensor(Reader& r, const char* name, OrtValue* value) {
+Tensor input(Reader& r, const OrtKernelContext* context, size_t i, const char* name) {
   Tensor t;
   t.name = name;
+  const OrtValue* value = nullptr;
   OrtTensorTypeAndShapeInfo* info = nullptr;
+  if (!r.ok() || !r.check(api->KernelContext_GetInput(context, i, &value))) return t;
   if (!r.expect(value != nullptr, "input '%s' is missing", name) || !r.check(api->GetTensorTypeAndShape(value, &info)))
     return t;
   if (r.check(api->GetDimensionsCount(info, &t.rank)) && t.rank <= 4) r.check(api->GetDimensions(info, t.dims, t.rank));
   api->ReleaseTensorTypeAndShapeInfo(info);
   r.expect(t.rank <= 4, "input '%s' must have at most 4 dimensions, got %zu", name, t.rank);
-  r.check(api->GetTensorMutableData(value, &t.data));
+  r.check(api->GetTensorMutableData(const_cast<OrtValue*>(value), &t.data));
   return t;
-}
-
-Tensor input(Reader& r, const OrtKernelContext* context, size_t i, const char* name) {
-  const OrtValue* value = nullptr;
-  if (!r.ok() || !r.check(api->KernelContext_GetInput(context, i, &value))) return {};
-  return tensor(r, name, const_cast<OrtValue*>(value));
 }
 
 // Refuses a tensor, with its shape, unless `good`.
@@ -159,20 +145,26 @@ int64_t steps(Reader& r, const OrtKernelContext* context, size_t i) {
   return K;
 }
 
-Tensor output(Reader& r, OrtKernelContext* context, const Tensor& like) {
-  OrtValue* value = nullptr;
-  if (!r.ok() || !r.check(api->KernelContext_GetOutput(context, 0, like.dims, 4, &value))) return {};
-  return tensor(r, "out", value);
-}
-
 Map map_of(const Tensor& t, const Tensor& h) {
   const int64_t C = h.dims[1], H = h.dims[2], W = h.dims[3];
+  for (int64_t size : h.dims)
+    if (size == 0) return {};  // there is nothing, and the product of the other sizes may be too large for a number
   if (t.is_like(h)) return {t.data, C * H * W, H * W, W, 1};
   return {t.data, 0, t.rank == 4 ? 1 : 0, 0, 0};  // broadcast
 }
 
-OrtStatus* answer(const Reader& r, int32_t status) {
-  if (!r.ok() || status == kOk) return r.error();
+Map output(Reader& r, OrtKernelContext* context, const Tensor& h) {
+  OrtValue* value = nullptr;
+  Tensor out = h;
+  if (r.ok() && r.check(api->KernelContext_GetOutput(context, 0, h.dims, 4, &value)))
+    r.check(api->GetTensorMutableData(value, &out.data));
+  return map_of(out, h);
+}
+
+// Runs the kernel if all was read well.
+OrtStatus* answer(const Reader& r, Run run, const void* call) {
+  const int32_t status = r.ok() ? run(call) : int32_t(kOk);
+  if (status == kOk) return r.error();
   return api->CreateStatus(ort::kFail,
                            status == kOutOfMemory ? "pdecnn: out of memory" : "pdecnn: the kernel refused its arguments");
 }
@@ -182,7 +174,7 @@ struct GlobalLayer {
   static constexpr const char* kName = "GlobalLayer";
   static constexpr size_t kInputs = 7;
   LayerCall call{};
-  Run run = best_kernels().global_layer;
+  Run run = best_kernels()->global_layer;
 
   GlobalLayer(const OrtKernelInfo* info, Reader& r) {
     call.boundary = r.integer(info, "boundary", kPeriodic, kDirichlet);
@@ -209,13 +201,12 @@ struct GlobalLayer {
     expect_shape(r, bias.is(2, maps, C), bias, "(maps, C)");
     expect_shape(r, scale.is(1, C), scale, "(C)");
     expect_shape(r, shift.is(1, C), shift, "(C)");
-    const Tensor out = output(r, context, h);
-    if (!r.ok()) return r.error();
     LayerCall c = call;
+    c.out = output(r, context, h);
     c.N = h.dims[0], c.C = C, c.H = h.dims[2], c.W = h.dims[3], c.K = K, c.maps = maps, c.side = side;
-    c.h = map_of(h, h), c.x = map_of(x, h), c.out = map_of(out, h);
+    c.h = map_of(h, h), c.x = map_of(x, h);
     c.weight = weight.floats(), c.bias = bias.floats(), c.scale = scale.floats(), c.shift = shift.floats();
-    return answer(r, run(&c));
+    return c.N > 0 ? answer(r, run, &c) : r.error();
   }
 };
 
@@ -225,7 +216,7 @@ struct AdvectionDiffusion {
   static constexpr size_t kInputs = 8;
   ForwardCall call{};
   int64_t has_source = 0;
-  Run run = best_kernels().advection_diffusion;
+  Run run = best_kernels()->advection_diffusion;
 
   AdvectionDiffusion(const OrtKernelInfo* info, Reader& r) {
     Problem& p = call.problem;
@@ -250,8 +241,8 @@ struct AdvectionDiffusion {
       *maps[i] = map_of(t, h);
     }
     p.N = h.dims[0], p.C = C, p.H = h.dims[2], p.W = h.dims[3], p.K = steps(r, context, 7);
-    c.out = map_of(output(r, context, h), h);
-    return answer(r, r.ok() ? run(&c) : kOk);
+    c.out = output(r, context, h);
+    return p.N > 0 ? answer(r, run, &c) : r.error();
   }
 };
 
@@ -289,9 +280,8 @@ ort::CustomOp describe() {
 // Called by ONNX Runtime's `SessionOptions.register_custom_ops_library`.
 PDECNN_EXPORT OrtStatus* ORT_CALL RegisterCustomOps(OrtSessionOptions* options, const ort::ApiBase* base) {
   static const ort::CustomOp ops[] = {describe<GlobalLayer>(), describe<AdvectionDiffusion>()};
-  api = base->GetApi(ort::kApiVersion);
-  if (best_kernels().global_layer == nullptr)
-    return api->CreateStatus(ort::kFail, "pdecnn: this build has no kernel for this processor");
+  [[maybe_unused]] static const auto* once = api = base->GetApi(ort::kApiVersion);  // other sessions may be running
+  if (best_kernels() == nullptr) return api->CreateStatus(ort::kFail, "pdecnn: this build has no kernel for this processor");
   OrtCustomOpDomain* domain = nullptr;
   if (OrtStatus* status = api->CreateCustomOpDomain("pdecnn", &domain)) return status;
   for (const ort::CustomOp& op : ops)

@@ -14,21 +14,23 @@ enum Mode : int64_t { kExpand = 0, kMoments = 1, kProduct = 2 };
 
 constexpr int64_t kChunk = 512;  // numbers of a chunk of rows: small enough for f of them in the first cache
 
-template <class A, int F>
+constexpr int64_t kMostStencils = 8;
+
+template <class A>
 struct Planes {
   using L = Lanes<A, kVectorBytes>;
   using V = typename L::V;
   static constexpr int64_t n = L::count;
 
   const Call& call;
-  const int64_t H, W, Ho, Wo, P, stride, rows, chunk, plane;
-  A w[F][9];
+  const int64_t F, H, W, Ho, Wo, P, stride, rows, chunk, plane;
+  A w[kMostStencils][9];
 
   explicit Planes(const Call& k)
-      : call(k), H(k.H), W(k.W), Ho((k.H + k.stride - 1) / k.stride), Wo((k.W + k.stride - 1) / k.stride), P(k.W + 2),
+      : call(k), F(k.f), H(k.H), W(k.W), Ho((k.H + k.stride - 1) / k.stride), Wo((k.W + k.stride - 1) / k.stride), P(k.W + 2),
         stride(k.stride), rows(k.stride == 1 ? max<int64_t>(1, min(k.H, kChunk / (k.W + 2))) : 1),
         chunk(round_up(rows * (k.W + 2), 64)), plane(round_up((k.H + 3) * (k.W + 2), 64) + chunk + 64) {
-    std::memcpy(w, k.stencils, sizeof w);
+    std::memcpy(w, k.stencils, sizeof(A) * size_t(9 * k.f));
   }
 
   size_t bytes() const { return sizeof(A) * size_t(plane * (2 + F) + chunk * (F + 4)); }
@@ -52,16 +54,30 @@ struct Planes {
         for (int64_t x = 0; x < Wo; ++x) to[x] = from[2 * x];
   }
 
-  // All F derivatives on a chunk of rows whose first is `padded` (already at the row of the stencil's top).
+  // All derivatives on a chunk of rows whose first is `padded` (already at the row of the stencil's top).
   void derivatives(A* d, const A* padded) const {
-    for (int64_t i = 0; i < rows * P; i += n) {
-      V sum[F];
-      for (int a = 0; a < F; ++a) sum[a] = L::all(A(0));
+    int64_t a = 0;
+    for (; a + 4 <= F; a += 4) some_derivatives<4>(d, padded, a);
+    if (F - a == 3) some_derivatives<3>(d, padded, a);
+    if (F - a == 2) some_derivatives<2>(d, padded, a);
+    if (F - a == 1) some_derivatives<1>(d, padded, a);
+  }
+  // Many of them from `first` on; two vectors share every tap.
+  template <int Many>
+  void some_derivatives(A* d, const A* padded, int64_t first) const {
+    for (int64_t i = 0; i < rows * P; i += 2 * n) {
+      V sum[Many][2] = {};
       for (int t = 0; t < 9; ++t) {
-        const V q = L::load(padded + i + (t / 3) * P + t % 3);
-        for (int a = 0; a < F; ++a) sum[a] += L::all(w[a][t]) * q;
+        const A* from = padded + i + (t / 3) * P + t % 3;
+        const V q[2] = {L::load(from), L::load(from + n)};
+        for (int a = 0; a < Many; ++a) {
+          const V tap = L::all(w[first + a][t]);
+          sum[a][0] += tap * q[0];
+          sum[a][1] += tap * q[1];
+        }
       }
-      for (int a = 0; a < F; ++a) L::store(d + a * chunk + i, sum[a]);
+      for (int a = 0; a < Many; ++a)
+        for (int j = 0; j < 2; ++j) L::store(d + (first + a) * chunk + i + j * n, sum[a][j]);
     }
   }
 
@@ -69,7 +85,7 @@ struct Planes {
   void adjoint(A* to, const A* gd) const {
     for (int64_t i = 0; i < H * P; i += n) {
       V sum = L::all(A(0));
-      for (int a = 0; a < F; ++a)
+      for (int64_t a = 0; a < F; ++a)
         for (int t = 0; t < 9; ++t) sum += L::all(w[a][t]) * L::load(gd + a * plane + i + (2 - t / 3) * P + 2 - t % 3);
       L::store(to + i, sum);
     }
@@ -77,10 +93,10 @@ struct Planes {
 
   // sum over the plane of gd_a times the pixel under each tap; in rows, so that long sums stay accurate.
   void stencil_gradient(double* to, const A* gd, const A* padded) const {
-    for (int i = 0; i < 9 * F; ++i) to[i] = 0;
+    for (int64_t i = 0; i < 9 * F; ++i) to[i] = 0;
     for (int64_t begin = 0; begin < H * P; begin += kChunk) {
       const int64_t end = min(begin + kChunk, H * P);
-      for (int a = 0; a < F; ++a) {
+      for (int64_t a = 0; a < F; ++a) {
         V sum[9];
         for (int t = 0; t < 9; ++t) sum[t] = L::all(A(0));
         for (int64_t i = begin; i < end; i += n) {
@@ -107,13 +123,13 @@ struct Planes {
     int64_t masked = -1;
     for (int64_t p = begin; p < end; ++p) {
       load_plane(padded, static_cast<const A*>(call.u) + p * H * W);
-      double sum[F] = {}, squares[F] = {};
-      A pivot[F] = {};
+      double sum[kMostStencils] = {}, squares[kMostStencils] = {};
+      A pivot[kMostStencils] = {};
       for (int64_t y = 0; y < Ho; y += rows) {
         const int64_t many = min(rows, Ho - y);
         if (many != masked) make_mask(mask, masked = many);
         derivatives(d, padded + y * stride * P);
-        for (int a = 0; a < F; ++a) {
+        for (int64_t a = 0; a < F; ++a) {
           A* da = d + a * chunk;
           const int64_t at = ((p * F + a) * Ho + y) * Wo;
           if (call.mode == kMoments) {
@@ -136,7 +152,7 @@ struct Planes {
       }
       if (call.mode == kMoments) {
         const double count = double(Ho * Wo);
-        for (int a = 0; a < F; ++a) {
+        for (int64_t a = 0; a < F; ++a) {
           call.sum0[p * F + a] = double(pivot[a]) + sum[a] / count;
           call.sum1[p * F + a] = squares[a] - sum[a] * sum[a] / count;
         }
@@ -172,12 +188,12 @@ struct Planes {
     for (int64_t p = begin; p < end; ++p) {
       load_plane(padded, static_cast<const A*>(call.u) + p * H * W);
       if (stride == 2) std::memset(gd, 0, sizeof(A) * size_t(F * plane));
-      double scales[F] = {}, shifts[F] = {};
+      double scales[kMostStencils] = {}, shifts[kMostStencils] = {};
       for (int64_t y = 0; y < Ho; y += rows) {
         const int64_t many = min(rows, Ho - y);
         if (many != masked) make_mask(mask, masked = many);
         if (call.mode != kExpand) derivatives(d, padded + y * stride * P);
-        for (int a = 0; a < F; ++a) {
+        for (int64_t a = 0; a < F; ++a) {
           const A* da = d + a * chunk;
           A* to = gd + a * plane + P + 1 + y * stride * P;
           const int64_t at = ((p * F + a) * Ho + y) * Wo, k = (p % call.C) * F + a;
@@ -213,7 +229,7 @@ struct Planes {
         }
       }
       if (call.mode == kProduct)
-        for (int a = 0; a < F; ++a) call.sum0[p * F + a] = shifts[a], call.sum1[p * F + a] = scales[a];
+        for (int64_t a = 0; a < F; ++a) call.sum0[p * F + a] = shifts[a], call.sum1[p * F + a] = scales[a];
       stencil_gradient(call.grad_stencils + p * F * 9, gd, padded);
       adjoint(back, gd);
       for (int64_t y = 0; y < H; ++y)
@@ -222,42 +238,21 @@ struct Planes {
   }
 };
 
-template <class A, int F>
-Status run(const Call& call, bool forward) {
-  const Planes<A, F> planes(call);
-  bool failed = false;
-  const int64_t grain = max<int64_t>(1, 16384 / (call.H * call.W * F + 1));
-  Status status = parallel_for(call.N * call.C, grain, [&](int64_t begin, int64_t end) {
-    Arena arena(planes.bytes());
-    if (!arena.ok()) {
-      failed = true;
-    } else if (forward) {
-      planes.forward(begin, end, arena.data());
-    } else {
-      planes.backward(begin, end, arena.data());
-    }
-  });
-  return failed ? kOutOfMemory : status;
-}
-
 template <class A>
-Status pick(const Call& call, bool forward) {
-  switch (call.f) {
-    case 1: return run<A, 1>(call, forward);
-    case 2: return run<A, 2>(call, forward);
-    case 3: return run<A, 3>(call, forward);
-    case 4: return run<A, 4>(call, forward);
-    case 6: return run<A, 6>(call, forward);
-    case 8: return run<A, 8>(call, forward);
-    default: return kBadArgument;
-  }
+Status run(const Call& call, bool forward) {
+  if (call.f < 1 || call.f > kMostStencils) return kBadArgument;
+  const Planes<A> planes(call);
+  const int64_t grain = max<int64_t>(1, 16384 / (call.H * call.W * call.f + 1));
+  return parallel_for(call.N * call.C, grain, planes.bytes(), [&](int64_t begin, int64_t end, char* memory) {
+    if (forward) planes.forward(begin, end, memory);
+    else planes.backward(begin, end, memory);
+  });
 }
 
 Status start(const void* packed, bool forward) {
-  Call call;
-  std::memcpy(&call, packed, sizeof call);
-  if (call.dtype == kFloat32) return pick<float>(call, forward);
-  if (call.dtype == kFloat64) return pick<double>(call, forward);
+  const Call& call = *static_cast<const Call*>(packed);
+  if (call.dtype == kFloat32) return run<float>(call, forward);
+  if (call.dtype == kFloat64) return run<double>(call, forward);
   return kBadArgument;
 }
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.kernels.library import LIBRARY, TAGS
+from pdecnn.kernels.library import LIBRARY, TAGS, refuse_second_derivative
 from pdecnn.reference import shared_stencils as reference
 from pdecnn.reference.shared_stencils import check_expand, check_product
 
@@ -192,13 +192,6 @@ def _product_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return *grads, None
 
 
-def _no_double_backward(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(
-        "shared_expand: its gradient cannot be differentiated again by the fused kernel. Use the functions of "
-        "pdecnn.reference, which are plain torch, where second derivatives are needed."
-    )
-
-
 for _name, _gradient in (
     ("shared_expand", _expand_gradient),
     ("shared_expand_moments", _moments_gradient),
@@ -206,7 +199,8 @@ for _name, _gradient in (
 ):
     torch.library.register_autograd(f"pdecnn::{_name}", _gradient, setup_context=_save, lib=LIBRARY)
 for _name in ("shared_expand_backward", "shared_expand_affine_backward", "shared_expand_product_backward"):
-    torch.library.register_autograd(f"pdecnn::{_name}", _no_double_backward, lib=LIBRARY)
+    _refuse = refuse_second_derivative("shared_expand", "the function of the same name in pdecnn.reference")
+    torch.library.register_autograd(f"pdecnn::{_name}", _refuse, lib=LIBRARY)
 for _name in ("shared_expand", "shared_expand_moments", "shared_expand_product"):
     for _device in ("cpu", "cuda"):
         torch.library.register_autocast(f"pdecnn::{_name}", _device, torch.float32, lib=LIBRARY)

@@ -154,7 +154,7 @@ class Filter {
     A* result = in_place() ? reinterpret_cast<A*>(out) : buffer_[4];
     times(plane, p_.stride, static_cast<const A*>(p_.columns_inverse), result, p_.H, p_.W);
     if (!in_place())
-      for (int64_t i = 0; i < p_.H; ++i) write_numbers(out + i * p_.W, result + i * p_.stride, p_.W);
+      for (int64_t i = 0; i < p_.H; ++i) copy_numbers(out + i * p_.W, result + i * p_.stride, p_.W);
   }
 
   // Planes whose rows are whole vectors are read and written where they are.
@@ -162,7 +162,7 @@ class Filter {
 
   const A* read(const T* v) const {
     if (in_place()) return reinterpret_cast<const A*>(v);
-    for (int64_t i = 0; i < p_.H; ++i) read_numbers(buffer_[5] + i * p_.stride, v + i * p_.W, p_.W);
+    for (int64_t i = 0; i < p_.H; ++i) copy_numbers(buffer_[5] + i * p_.stride, v + i * p_.W, p_.W);
     return buffer_[5];
   }
 
@@ -257,27 +257,17 @@ Status backward(const BackwardCall& call) {
   return failed ? kOutOfMemory : status;
 }
 
-template <class F>
-Status by_dtype(int64_t dtype, const F& f) {
-  switch (dtype) {
-    case kFloat32: return f(float{});
-    case kFloat64: return f(double{});
-    case kBFloat16: return f(bfloat16{});
-  }
-  return kBadArgument;
-}
-
 }  // namespace spectral_filter
 }  // namespace PDECNN_NS
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_forward)(const void* call) {
   using namespace PDECNN_NS::spectral_filter;
   const auto& c = *static_cast<const ForwardCall*>(call);
-  return by_dtype(c.problem.dtype, [&](auto t) { return forward<decltype(t)>(c); });
+  return PDECNN_NS::by_dtype(c.problem.dtype, [&](auto t) { return forward<decltype(t)>(c); });
 }
 
 PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_spectral_filter_backward)(const void* call) {
   using namespace PDECNN_NS::spectral_filter;
   const auto& c = *static_cast<const BackwardCall*>(call);
-  return by_dtype(c.problem.dtype, [&](auto t) { return backward<decltype(t)>(c); });
+  return PDECNN_NS::by_dtype(c.problem.dtype, [&](auto t) { return backward<decltype(t)>(c); });
 }

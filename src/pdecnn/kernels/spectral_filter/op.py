@@ -10,19 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from pdecnn.kernels.library import LIBRARY, TAGS
+from pdecnn.kernels.library import register, save_inputs
 from pdecnn.kernels.spectral_filter.choice import fastest
 from pdecnn.kernels.spectral_filter.methods import COSINE, METHODS, Method
-from pdecnn.reference import spectral as reference
 from pdecnn.reference.spectral import check_filter
-
-LIBRARY.define("spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor", tags=TAGS)
-LIBRARY.define(
-    "spectral_filter_backward(Tensor grad, Tensor v, Tensor g, str boundary) -> (Tensor, Tensor)",
-    tags=TAGS,
-)
 
 
 def arithmetic(v: Tensor) -> torch.dtype:
@@ -58,39 +50,10 @@ def _adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor,
     return grad_v.to(v.dtype).contiguous(), grad_g.to(g.dtype).contiguous()
 
 
-# The same without any matrix that is kept: what torch.func makes inside a transform must not outlive it.
-
-
-def _plain_filter(v: Tensor, g: Tensor, boundary: str) -> Tensor:
-    wide = arithmetic(v)
-    return reference.spectral_filter(v.to(wide), g.to(wide), boundary).to(v.dtype)
-
-
-def _plain_adjoint(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
-    check_adjoint(grad, v, g, boundary)
-    wide, axes = arithmetic(v), list(range(2, v.ndim))
-    G, V = grad.to(wide), v.to(wide)
-    if boundary == "periodic":
-        G, V = (torch.fft.fftn(q, dim=axes) for q in (G, V))
-        product = (G.conj() * V).real.sum(0) / v.shape[2:].numel()
-    else:
-        for axis in axes:
-            D = reference.cosine_matrix(v.shape[axis], wide, v.device)
-            G, V = (reference.along(q, D, axis) for q in (G, V))
-        product = (G * V).sum(0)
-    return _plain_filter(grad, g, boundary), product.to(g.dtype)
-
-
-LIBRARY.impl("spectral_filter", _filter, "CompositeExplicitAutograd")
-LIBRARY.impl("spectral_filter_backward", _adjoint, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("pdecnn::spectral_filter", lib=LIBRARY)
 def _filter_fake(v: Tensor, g: Tensor, boundary: str) -> Tensor:
     return v.new_empty(v.shape)
 
 
-@torch.library.register_fake("pdecnn::spectral_filter_backward", lib=LIBRARY)
 def _adjoint_fake(grad: Tensor, v: Tensor, g: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), g.new_empty(g.shape)
 
@@ -119,22 +82,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Non
     return grad_v, grad_g, None
 
 
-def _setup_adjoint_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    grad, v, g, ctx.boundary = inputs
-    ctx.save_for_backward(grad, v, g)
-
-
 def _adjoint_backward(ctx: Any, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
     # of (filter(grad, g), product(grad, v)) along (alpha, beta)
-    grad, v, g = ctx.saved_tensors
-    to_grad, to_g = _run_adjoint(alpha, grad, g, ctx.boundary)
-    return to_grad + run_filter(v, beta, ctx.boundary), run_filter(grad, beta, ctx.boundary), to_g, None
-
-
-torch.library.register_autograd("pdecnn::spectral_filter", _backward, setup_context=_setup_context, lib=LIBRARY)
-torch.library.register_autograd(
-    "pdecnn::spectral_filter_backward", _adjoint_backward, setup_context=_setup_adjoint_context, lib=LIBRARY
-)
+    (grad, v, g), (boundary,) = ctx.saved_tensors, ctx.options
+    to_grad, to_g = _run_adjoint(alpha, grad, g, boundary)
+    return to_grad + run_filter(v, beta, boundary), run_filter(grad, beta, boundary), to_g, None
 
 
 def macs(v_shape: Sequence[int]) -> int:
@@ -149,11 +101,27 @@ def macs(v_shape: Sequence[int]) -> int:
     return math.ceil(shape.numel() * (2 * per_pixel + 2))
 
 
-@register_flop_formula(torch.ops.pdecnn.spectral_filter)
 def _filter_flops(v: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * macs(v)
 
 
-@register_flop_formula(torch.ops.pdecnn.spectral_filter_backward)
 def _adjoint_flops(grad: Sequence[int], *_: Any, **__: Any) -> int:
     return 3 * macs(grad)  # two transforms there, one back
+
+
+register(
+    "spectral_filter(Tensor v, Tensor g, str boundary) -> Tensor",
+    _filter,
+    _filter_fake,
+    _filter_flops,
+    gradient=_backward,
+    save=_setup_context,
+)
+register(
+    "spectral_filter_backward(Tensor grad, Tensor v, Tensor g, str boundary) -> (Tensor, Tensor)",
+    _adjoint,
+    _adjoint_fake,
+    _adjoint_flops,
+    gradient=_adjoint_backward,
+    save=save_inputs,
+)
