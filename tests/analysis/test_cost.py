@@ -305,8 +305,8 @@ def test_report_is_frozen():
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got function"):
         profile(lambda x: x, torch.zeros(1))
-    with pytest.raises(TypeError, match="must be a Tensor or a tuple, got list"):
-        profile(nn.Identity(), [1, 3])
+    with pytest.raises(TypeError, match="must be a Tensor, or a tuple, list or dict, got str"):
+        profile(nn.Identity(), "1x3")
     with pytest.raises(ValueError, match="no module 'fc'"):
         profile(nn.Linear(2, 2), torch.zeros(1, 2)).subtree("fc")
 

@@ -85,12 +85,13 @@ def test_every_case_is_clean(sanitized):
 BEYOND_THE_END = """
 import torch
 from pdecnn.kernels.native import load
-from pdecnn.kernels.advection_diffusion.cpu import _problem
+from pdecnn.kernels.advection_diffusion.cpu import _fields
+from pdecnn.kernels.advection_diffusion.op import Problem
 
 run = load().function("pdecnn_advection_diffusion_forward")
 h, c, out = torch.ones(1, 2, 4, {width}), torch.tensor(0.0), torch.empty(1, 1, 4, {width})
-problem = _problem((h, None, c, c, c, c, None), 1, 0.2, 1.0, 1.0, "periodic")
-run(*problem, out.data_ptr(), *h.stride())
+problem = Problem(h, None, c, c, c, c, None, 1, 0.2, 1.0, 1.0, "periodic")
+run(*_fields(problem), out.data_ptr(), *h.stride())
 """
 
 
