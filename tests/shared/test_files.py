@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from pdecnn.shared import files
-from pdecnn.shared.files import SaveError, atomic_folder, clean_up, saving, standing, write_atomic
+from pdecnn.shared.files import SaveError, atomic_folder, clean_up, remove_folder, saving, standing, write_atomic
 from pdecnn.training import load_checkpoint, save_checkpoint
 
 CONFIG = {"model": {"builder": "custom"}}
@@ -164,3 +164,15 @@ def test_a_full_disk_is_named(tmp_path):
     with pytest.raises(SaveError, match=r"cannot write .*inner"), atomic_folder(tmp_path / "a") as folder:
         write_atomic(folder / "missing" / "inner", "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_named_where_an_old_folder_goes(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    old = tmp_path / "step-1"
+    old.mkdir()
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(SaveError, match=r"step-1.*No space left"):
+        remove_folder(old)
+    assert old.is_dir()

@@ -110,7 +110,8 @@ def _put_back(path: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Deletes a folder; it disappears under its name at once, so that no half-deleted one is ever seen."""
     trash = path.with_name(f"{TRASH}{path.name}-{os.getpid()}")
-    os.replace(path, trash)
+    with saving(path):
+        os.replace(path, trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
