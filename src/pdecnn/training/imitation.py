@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional as nnf
 from pdecnn.shared.modules import eval_mode
 from pdecnn.shared.trees import arguments, count, moved, named_tensors, takes_images, takes_targets
 from pdecnn.training.batches import has_labels
+from pdecnn.training.evaluation import part_of
 from pdecnn.training.objective import captured
 from pdecnn.training.recipe import DistillRecipe
 
@@ -133,7 +133,7 @@ class Imitation:
         if whole:
             self.metric.reset()
         with eval_mode(model), eval_mode(self.teacher):
-            for x, y in islice(batches, 0 if whole else rank, None, 1 if whole else world_size):
+            for x, y in batches if whole else part_of(batches, rank, world_size):
                 n, x = count(x, takes_images(model, x)), moved(x, device)
                 value = self._measure(model, x, moved(y, device), whole)
                 total += torch.tensor([n * value, n], dtype=torch.float64)
