@@ -1,11 +1,10 @@
 """What a file with fused operators needs beside it: the library of the operators, and how to load both."""
 
 import re
-import shutil
 from pathlib import Path
 
 from pdecnn.deploy.sessions import library_path
-from pdecnn.shared.files import saving, write_atomic
+from pdecnn.shared.files import write_atomic
 
 LOADER = '''"""Loads {file} by ONNX Runtime alone (pip install onnxruntime): from {module} import session"""
 
@@ -25,10 +24,7 @@ def write_beside(file: Path) -> tuple[Path, Path]:
     source = library_path()
     library, module = file.parent / source.name, "load_" + re.sub(r"\W", "_", file.stem)
     if not (library.is_file() and library.read_bytes() == source.read_bytes()):
-        temporary = library.with_name(f".tmp-{library.name}")
-        with saving(library):
-            shutil.copyfile(source, temporary)
-            temporary.replace(library)
+        write_atomic(library, source.read_bytes())
     loader = file.parent / f"{module}.py"
     write_atomic(loader, LOADER.format(file=file.name, module=module, library=library.name))
     return library, loader
