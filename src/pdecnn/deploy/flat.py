@@ -23,30 +23,13 @@ class Flat(nn.Module):
     def __init__(self, model: nn.Module, x: Any) -> None:
         super().__init__()
         self.model = model
-        places = iter(range(len(named_tensors(x))))
-        self.structure = map_tensors(x, lambda q: _Place(next(places)))
+        self.structure = map_tensors(x, lambda q: q.new_empty(0, device="meta"))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """All tensors of the model's answer."""
-        answer = self.model(*arguments(self.model, _filled(self.structure, tensors)))
+        places = iter(tensors)
+        answer = self.model(*arguments(self.model, map_tensors(self.structure, lambda _: next(places))))
         return tuple(named_tensors(answer).values())
-
-
-class _Place:
-    """Where a tensor goes."""
-
-    def __init__(self, i: int) -> None:
-        self.i = i
-
-
-def _filled(tree: Any, tensors: tuple[Tensor, ...]) -> Any:
-    if isinstance(tree, _Place):
-        return tensors[tree.i]
-    if isinstance(tree, dict):
-        return {key: _filled(part, tensors) for key, part in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_filled(part, tensors) for part in tree)
-    return tree
 
 
 def flatten(model: nn.Module, x: Any) -> tuple[nn.Module, dict[str, list[str]]]:
