@@ -15,7 +15,7 @@ from pdecnn.deploy.api import session
 from pdecnn.deploy.check import onnx_runner
 from pdecnn.deploy.onnx import to_onnx
 
-RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused")
+RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def bench(
         raise ValueError(f"bench: runtime must be one of {', '.join(RUNTIMES)}, got {unknown[0]!r}.")
     with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.no_grad():
         made = {
-            (name, runtime): _runner(runtime, model.eval(), x, Path(folder) / f"{i}-{runtime}.onnx", num_threads)
+            (name, runtime): make_runner(runtime, model.eval(), x, Path(folder) / f"{i}-{runtime}.onnx", num_threads)
             for i, (name, (model, x)) in enumerate(models.items())
             for runtime in runtimes
         }
@@ -90,9 +90,12 @@ def _batch(x: Tensor, batch: int) -> Tensor:
     return x.repeat(-(-batch // len(x)), *[1] * (x.ndim - 1))[:batch].contiguous()
 
 
-def _runner(
+def make_runner(
     runtime: str, model: nn.Module, x: Tensor, file: Path, num_threads: int
 ) -> tuple[Callable[[Tensor], object], int]:
+    """The model in a runtime, as a function of its input, and the bytes of its weights or its `file`."""
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}.")
     weights = sum(q.numel() * q.element_size() for q in model.state_dict().values())
     match runtime:
         case "eager":
@@ -104,7 +107,12 @@ def _runner(
         case "compile":
             return torch.compile(model, dynamic=True), weights
     ops = "fused" if runtime == "onnx-fused" else "portable"
-    file.write_bytes(to_onnx(model, (x,), ops=ops).SerializeToString())
+    proto = to_onnx(model, (x,), ops=ops)
+    if runtime == "onnx-int8":
+        from pdecnn.deploy.int8 import quantise
+
+        proto = quantise(proto, [(x,)])  # how long it takes does not depend on the scales
+    file.write_bytes(proto.SerializeToString())
     return _file_runner(file, ops, num_threads)
 
 
