@@ -1,6 +1,6 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.latency import Timing, measure
 from pdecnn.condensation.deployed import BATCHES, in_words
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.trees import arguments, sized, takes_images
 
 
@@ -56,6 +57,7 @@ def figures(
     *,
     rounds: int = 15,
     batches: Sequence[int] = BATCHES,
+    progress: ProgressCallback | None = None,
 ) -> tuple[dict[str, Figures], dict[str, float]]:
     """The figures of each model and, for each of the batches, how much faster the last one is than the first.
 
@@ -68,9 +70,13 @@ def figures(
         files: The weights on disk, by name.
         rounds: Samples of each latency.
         batches: How many images at a time: 1, or 1 and 64.
+        progress: Called with each round that is done, as `plan` does.
     """
     several = takes_images(next(iter(models.values())), image)
-    timings = {n: latencies(models, sized(image, n, several), rounds) for n in batches}
+    timings = {}
+    for n in batches:
+        done = begin(progress, f"timing batches of {n}", rounds)
+        timings[n] = latencies(models, sized(image, n, several), rounds, done)
     found = {}
     for name, model in models.items():
         cost = profile(model, image)
@@ -90,7 +96,9 @@ def figures(
     return found, {f"batch_{n}": t[last].speedup(t[first]).median for n, t in timings.items()}
 
 
-def latencies(models: Mapping[str, nn.Module], x: Any, rounds: int) -> dict[str, Timing]:
+def latencies(
+    models: Mapping[str, nn.Module], x: Any, rounds: int, done: Callable[[], object] | None = None
+) -> dict[str, Timing]:
     """Times the models as served, in interleaved rounds of at most 8 seconds in all."""
     served = {name: serve(model, x) for name, model in models.items()}
 
@@ -98,7 +106,8 @@ def latencies(models: Mapping[str, nn.Module], x: Any, rounds: int) -> dict[str,
         with torch.inference_mode():
             return model(*arguments(model, x))
 
-    return measure({name: partial(call, model) for name, model in served.items()}, rounds=rounds, max_seconds=8.0)
+    calls = {name: partial(call, model) for name, model in served.items()}
+    return measure(calls, rounds=rounds, max_seconds=8.0, done=done)
 
 
 def serve(model: nn.Module, x: Any) -> nn.Module:

@@ -11,6 +11,7 @@ from torch import nn
 
 from pdecnn.analysis.latency import Timing, measure
 from pdecnn.shared.modules import tensors_in
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.trees import sized
 
 BATCHES = (1, 64)
@@ -96,6 +97,7 @@ def compare_onnx(
     say: Callable[[str], None] | None = None,
     batches: Sequence[int] = BATCHES,
     metadata: Mapping[str, Any] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> OnnxComparison:
     """Exports both models, runs the files on `images`, and times them side by side; `path` keeps that of `after`.
 
@@ -108,6 +110,7 @@ def compare_onnx(
         max_seconds: Limit for the timing of each batch size.
         say: Called with a line if the fused operators cannot be tried.
         metadata: What the files say of themselves, as in `export`.
+        progress: Called with each part that is done, as `plan` does.
 
     Without the extra `export` this is an ImportError that names it; if a file does not compute what its model does, an
     `ExportError` says where they part.
@@ -121,21 +124,23 @@ def compare_onnx(
             (say or (lambda text: None))(f"fused ops are left out: {why_not}")
         else:
             wanted["fused"] = (after, "fused", Path(folder) / "fused.onnx")
-        reports = {}
+        reports, done = {}, begin(progress, "writing and comparing ONNX files", len(wanted))
         for name, (model, ops, file) in list(wanted.items()):
             try:
-                reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata)
+                reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata, progress=False)
             except ExportError as error:
                 if name != "fused":
                     raise
                 (say or (lambda text: None))(f"fused ops are left out: {error}")
                 del wanted[name]
+            done()
         runs = {name: onnx_runner(session(file, ops=ops, threads=1)) for name, (_, ops, file) in wanted.items()}
         timings: dict[int, dict[str, Timing]] = {}
         for n in batches:
             x = tensors_in(sized(images, n))
             calls = {name: partial(run, x) for name, run in runs.items()}
-            timings[n] = measure(calls, rounds=rounds, max_seconds=max_seconds)
+            done = begin(progress, f"timing batches of {n} in ONNX Runtime", rounds)
+            timings[n] = measure(calls, rounds=rounds, max_seconds=max_seconds, done=done)
     files = {}
     for name, report in reports.items():
         found = report.agreement

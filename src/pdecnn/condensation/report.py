@@ -18,8 +18,8 @@ from pdecnn.condensation.distill import LR
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.job import JobResult, run_job
 from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.progress import choose_progress
 from pdecnn.condensation.worse import what_got_worse
+from pdecnn.shared.progress import choose_progress
 from pdecnn.shared.tables import make_table
 from pdecnn.training.batches import as_loaders
 from pdecnn.training.imitation import OwnLoss
