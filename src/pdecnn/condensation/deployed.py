@@ -113,10 +113,10 @@ def compare_onnx(
         progress: Called with each part that is done, as `plan` does.
 
     Without the extra `export` this is an ImportError that names it; if a file does not compute what its model does, an
-    `ExportError` says where they part.
+    `ExportError` says where they part, and if none can be written, a `CannotExportError` says why.
     """
     from pdecnn.deploy.api import export, session
-    from pdecnn.deploy.check import ExportError, onnx_runner
+    from pdecnn.deploy.check import CannotExportError, ExportError, onnx_runner
 
     with tempfile.TemporaryDirectory() as folder:
         wanted = {"after": (after, "portable", path), "before": (before, "portable", Path(folder) / "before.onnx")}
@@ -128,7 +128,7 @@ def compare_onnx(
         for name, (model, ops, file) in list(wanted.items()):
             try:
                 reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata, progress=False)
-            except ExportError as error:
+            except (ExportError, CannotExportError) as error:
                 if name != "fused":
                     raise
                 (say or (lambda text: None))(f"fused ops are left out: {error}")

@@ -1,5 +1,6 @@
 """The whole way: a teacher and images in; a plan, a condensed student, its recovery, and the comparison out."""
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -21,7 +22,7 @@ from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
 from pdecnn.condensation.worse import what_got_worse
-from pdecnn.deploy.check import ExportError
+from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.tables import make_table
 from pdecnn.shared.trees import part, takes_images
@@ -298,5 +299,9 @@ def deploy(
         return compare_onnx(teacher, student, images, path, **further), notes
     except ImportError as error:  # the extra is not installed
         return None, [f"No ONNX file and no figures of it: {error}"]
-    except (ExportError, ValueError, TypeError) as error:
+    except (ExportError, CannotExportError) as error:
         return None, [f"No {path.name}: {error}"]
+    except (ValueError, TypeError) as error:  # a defect, but hours of training are not lost for it
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(at.filename).name}, line {at.lineno}"
+        return None, [f"No {path.name}, by a defect of the export: {type(error).__name__} in {where}: {error}"]
