@@ -159,6 +159,7 @@ def make_model(recipe: Recipe, typed: str | None, run: Path) -> tuple[nn.Module,
     """The model of a recipe, initialised from its seed; code of the user's is run only if the user typed its name."""
     from pdecnn.models.build import CustomModelError, build_model, call_factory, import_factory
     from pdecnn.training.build import open_model
+    from pdecnn.training.checkpoint import find_checkpoint, read_config
     from pdecnn.training.seeding import seed_everything
 
     seed_everything(recipe.seed, "init")
@@ -167,6 +168,12 @@ def make_model(recipe: Recipe, typed: str | None, run: Path) -> tuple[nn.Module,
         found = open_model(wanted.name)
         return found.model, found.description
     description = wanted.model_dump(exclude={"pretrained"})
+    if wanted.name.startswith("hf-hub:"):  # fetched if the user typed it; a run that goes on knows the architecture
+        if typed is None:
+            description = read_config(find_checkpoint(run / "last"))["model"]
+            return build_model(description), description
+        found = open_model(typed, num_classes=wanted.kwargs.get("num_classes"))
+        return found.model, found.description
     if wanted.builder == "custom":
         if typed != wanted.name:
             raise CustomModelError(wanted.name, run)
