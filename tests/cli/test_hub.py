@@ -85,6 +85,14 @@ def test_one_that_is_not_there_is_one_sentence(hub, tmp_path):
     assert line.endswith("name timm:NAME --weights FILE.")
 
 
+def test_weights_that_cannot_be_fetched_are_one_sentence(tmp_path):
+    done = profile("resnet18.a1_in1k", "http://127.0.0.1:9", tmp_path)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if "Error" in line)
+    assert line.startswith("Error: model: cannot fetch the weights of resnet18.a1_in1k (")
+    assert line.endswith("give it as --weights FILE, or --teacher-weights for a teacher.")
+
+
 def test_one_is_trained_and_goes_on_without_the_hub(hub, folder, tmp_path):
     photos(tmp_path / "photos")
     recipe = {

@@ -118,6 +118,7 @@ def run_training(
 
     from pdecnn.models.weights import load_weights
     from pdecnn.training import fit, load_checkpoint
+    from pdecnn.training.check import check_teacher
     from pdecnn.training.progress import choose_reporter
     from pdecnn.training.stream import load_data
 
@@ -131,9 +132,12 @@ def run_training(
             load_checkpoint(init, model=net)
         if weights:
             typer.echo(f"loaded {load_weights(net, weights)}", err=True)
+        data = load_data(recipe, data_dir, download=download)
+        if teacher is not None:
+            check_teacher(net, teacher, data)
         result = fit(
             net,
-            load_data(recipe, data_dir, download=download),
+            data,
             recipe,
             run_dir=folder,
             resume=resume,

@@ -1,6 +1,6 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,22 @@ def serve(model: nn.Module, x: Any) -> nn.Module:
     from pdecnn.deploy.optimize import optimize_for_inference
 
     return optimize_for_inference(model, x)
+
+
+BUSY = (
+    "This machine was busy while models were timed: their medians and the ratios within rounds disagree. Time them "
+    "again with pdecnn bench."
+)
+
+
+def was_busy(times: Iterable[tuple[float, float, float]]) -> bool:
+    """Whether medians before and after are in another ratio than the third number, the median of ratios within rounds.
+
+    Example:
+        >>> was_busy([(2.0, 1.0, 1.9)]), was_busy([(2.0, 1.0, 1.9), (1.0, 2.0, 1.1)])
+        (False, True)
+    """
+    return any(not 0.8 < before / after / ratio < 1.25 for before, after, ratio in times)
 
 
 def comparison_rows(before: Figures, after: Figures, speedups: Mapping[str, float]) -> list[tuple[str, str, str, str]]:

@@ -64,14 +64,18 @@ class OnnxComparison:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Label, before, after and change, as `compare.comparison_rows` gives them."""
-        rows = []
+        rows = [(f"{label}, ms", f"{b:.2f}", f"{a:.2f}", in_words(ratio)) for label, b, a, ratio in self.times()]
+        b, a = self.before.bytes, self.after.bytes
+        return [*rows, ("ONNX file, bytes", f"{b:,}", f"{a:,}", in_words(b / a))]
+
+    def times(self) -> list[tuple[str, float, float, float]]:
+        """Label, milliseconds before and after, and how many times faster, for each file and batch."""
+        found = []
         for prefix, label, file in (("", "ONNX Runtime", self.after), ("fused_", "ONNX Runtime, fused", self.fused)):
             for n in (n for n in BATCHES if file and f"{prefix}batch_{n}" in self.speedups):
                 b, a = (getattr(f, f"ms_batch_{n}") for f in (self.before, file))
-                times = in_words(self.speedups[f"{prefix}batch_{n}"])
-                rows.append((f"{label}, batch {n}, ms", f"{b:.2f}", f"{a:.2f}", times))
-        b, a = self.before.bytes, self.after.bytes
-        return [*rows, ("ONNX file, bytes", f"{b:,}", f"{a:,}", in_words(b / a))]
+                found.append((f"{label}, batch {n}", b, a, self.speedups[f"{prefix}batch_{n}"]))
+        return found
 
     def lines(self) -> list[str]:
         """What the rows do not tell: how well the student's files agree with the student."""

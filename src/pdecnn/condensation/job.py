@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from pdecnn.condensation.apply import global_layers
-from pdecnn.condensation.compare import Figures, comparison_rows, figures
+from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
 from pdecnn.condensation.fit import Fitted, fit_layers
@@ -250,6 +250,12 @@ def run_job(
         images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
         target = folder / "student.onnx"
         onnx, lines = deploy(teacher, student, images, target, batches, metadata=notes, progress=progress)
+        times = [
+            (getattr(found["before"], f"ms_{n}"), getattr(found["after"], f"ms_{n}"), ratio)
+            for n, ratio in speedups.items()
+        ]
+        times += [time[1:] for time in onnx.times()] if onnx else []
+        lines += [BUSY] if was_busy(times) else []
         result = JobResult(
             folder=folder,
             plan=made,
