@@ -1,6 +1,6 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.latency import Timing, measure
 from pdecnn.condensation.deployed import BATCHES, in_words
-from pdecnn.shared.progress import ProgressCallback, begin
+from pdecnn.shared.progress import ProgressCallback, begin, counted
 from pdecnn.shared.trees import arguments, sized, takes_images
 
 
@@ -73,10 +73,7 @@ def figures(
         progress: Called with each round that is done, as `plan` does.
     """
     several = takes_images(next(iter(models.values())), image)
-    timings = {}
-    for n in batches:
-        done = begin(progress, f"timing batches of {n}", rounds)
-        timings[n] = latencies(models, sized(image, n, several), rounds, done)
+    timings = {n: latencies(models, sized(image, n, several), rounds, progress, f"batches of {n}") for n in batches}
     found = {}
     for name, model in models.items():
         cost = profile(model, image)
@@ -97,17 +94,21 @@ def figures(
 
 
 def latencies(
-    models: Mapping[str, nn.Module], x: Any, rounds: int, done: Callable[[], object] | None = None
+    models: Mapping[str, nn.Module],
+    x: Any,
+    rounds: int,
+    progress: ProgressCallback | None = None,
+    what: str = "models",
 ) -> dict[str, Timing]:
     """Times the models as served, in interleaved rounds of at most 8 seconds in all."""
-    served = {name: serve(model, x) for name, model in models.items()}
+    served = {name: serve(model, x) for name, model in counted(models.items(), progress, f"preparing {what}")}
 
     def call(model: nn.Module) -> Any:
         with torch.inference_mode():
             return model(*arguments(model, x))
 
     calls = {name: partial(call, model) for name, model in served.items()}
-    return measure(calls, rounds=rounds, max_seconds=8.0, done=done)
+    return measure(calls, rounds=rounds, max_seconds=8.0, done=begin(progress, f"timing {what}", rounds))
 
 
 def serve(model: nn.Module, x: Any) -> nn.Module:
