@@ -155,7 +155,7 @@ def run(given: dict[str, Any]) -> None:
     """The whole job."""
     from pdecnn.condensation.example import PRESET
     from pdecnn.condensation.job import StoppedError, run_job
-    from pdecnn.condensation.progress import choose_progress
+    from pdecnn.shared.progress import choose_progress
     from pdecnn.training.processes import Processes
     from pdecnn.training.progress import Reporter, choose_reporter
 
@@ -249,8 +249,8 @@ def plan_only(given: dict[str, Any]) -> None:
     import torch
 
     from pdecnn.condensation import condense, plan
-    from pdecnn.condensation.progress import choose_progress
     from pdecnn.condensation.saved import save
+    from pdecnn.shared.progress import choose_progress
 
     found = open_named(
         given["model"],

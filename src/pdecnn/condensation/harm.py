@@ -14,10 +14,10 @@ from torch import nn
 from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.fit import answer_distance, collect, fit_layer, recalibrate
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.site import Run
 from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.trees import arguments
 
 STEPS = 20  # of the optimiser, for each layer that is tried

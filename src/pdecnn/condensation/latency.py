@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.site import STRICT, Cost, Run, from_plain
 from pdecnn.deploy.bench import make_runner
 from pdecnn.shared.environment import cpu_name
 from pdecnn.shared.files import write_atomic
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.reading import MB, FileError, read_object
 
 FORMAT = "pdecnn-latency/1"

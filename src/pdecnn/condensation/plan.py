@@ -20,7 +20,6 @@ from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.match import check_model, count_kernels
-from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.propose import (
     ROUNDS,
     choose,
@@ -42,6 +41,7 @@ from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.names import close_to
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
 from pdecnn.shared.tables import make_table, short, to_html
 from pdecnn.shared.trees import arguments

@@ -11,10 +11,10 @@ from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.harm import Harms
 from pdecnn.condensation.latency import LatencyTable, time_models
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.propose import layer_cost, parse_budget, predicted
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.site import Run
+from pdecnn.shared.progress import ProgressCallback
 
 CANDIDATES = ("nothing", "depthwise", "separable", "pde", "paper")
 ATTEMPTS = 4

@@ -15,11 +15,11 @@ from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
 from pdecnn.condensation.harm import measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.replacements import NOTHING, PAPER, PDE
 from pdecnn.condensation.search import CANDIDATES, Proposal, propose_plans
 from pdecnn.shared.files import remove_folder, write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
+from pdecnn.shared.progress import ProgressCallback
 from pdecnn.shared.reading import MB, read_object
 from pdecnn.shared.trees import arguments
 from pdecnn.training import Loaders
@@ -84,10 +84,8 @@ def plan_within(
     say("\n".join(f"candidate {i + 1}: {describe_plan(p)}" for i, p in enumerate(found)))
     distances = [0.0]
     if trial is not None and len(found) > 1:
-        shorten = {"seed": seed, **trial}
-        distances = [
-            _try(folder / f"trial-{i}", p, teacher, data, held, inputs, shorten, reporter) for i, p in enumerate(found)
-        ]
+        briefly = partial(_try, teacher=teacher, data=data, held=held, inputs=inputs, trial={"seed": seed, **trial})
+        distances = [briefly(folder / f"trial-{i}", p, reporter=reporter()) for i, p in enumerate(found)]
     best = min(range(len(distances)), key=distances.__getitem__)
     rows = [{**_row(p), "distance_after_trial": d} for p, d in zip(found, distances, strict=False)]
     write_atomic(folder / SEARCH, json.dumps({"chosen": best, "candidates": rows}, indent=2) + "\n")
