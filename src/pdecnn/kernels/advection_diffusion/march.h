@@ -260,11 +260,11 @@ class March {
     if (p_.h_prev.data == nullptr) emit(call.h, [&](int64_t i) { return G_0[i] + a[i] * G_1[i]; });
     else emit(call.h, [&](int64_t i) { return G_0[i]; });
     emit(call.h_prev, [&](int64_t i) { return a[i] * G_1[i]; });
-    emit(call.u, [&](int64_t i) { return gradient_of_u(q_, r[i], sums.A_x[i], P[i - e], P[i + e]); });
-    emit(call.v, [&](int64_t i) { return gradient_of_v(q_, r[i], sums.A_y[i], P_ym[i], P_yp[i]); });
-    emit(call.D_x, [&](int64_t i) { return gradient_of_D(q_.B2_x, r[i], sums.B_x[i]); });
-    emit(call.D_y, [&](int64_t i) { return gradient_of_D(q_.B2_y, r[i], sums.B_y[i]); });
-    emit(call.f, [&](int64_t i) { return gradient_of_f(q_, r[i], sums.G[i]); });
+    emit(call.u, [&](int64_t i) { return gradient_of_velocity(q_.A_x, r[i], sums.A_x[i], P[i - e], P[i + e]); });
+    emit(call.v, [&](int64_t i) { return gradient_of_velocity(q_.A_y, r[i], sums.A_y[i], P_ym[i], P_yp[i]); });
+    emit(call.D_x, [&](int64_t i) { return gradient_of_term(q_.B2_x, r[i], sums.B_x[i]); });
+    emit(call.D_y, [&](int64_t i) { return gradient_of_term(q_.B2_y, r[i], sums.B_y[i]); });
+    emit(call.f, [&](int64_t i) { return gradient_of_term(q_.dt2, r[i], sums.G[i]); });
   }
 
   // Gradients that are one number for each plane.
