@@ -26,7 +26,6 @@ from torch import nn
 
 import pdecnn
 from pdecnn.analysis import latency
-from pdecnn.condensation.apply import global_layers
 from pdecnn.condensation.compare import latencies
 from pdecnn.condensation.deployed import compare_onnx
 from pdecnn.condensation.distill import distill
@@ -62,10 +61,9 @@ def lite0() -> nn.Module:
 
 def without_layers(plan: Plan, teacher: nn.Module) -> nn.Module:
     """The null: the plan carried out, and no Global layer where the blocks were."""
-    model = plan.apply(teacher)
-    for site in global_layers(model, plan.runs):
-        model.set_submodule(site, nn.Identity())
-    return model
+    for run in plan.runs:
+        plan = plan.edit(run.path, replacement="nothing")
+    return plan.apply(teacher)
 
 
 def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:

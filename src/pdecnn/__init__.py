@@ -26,6 +26,7 @@ __all__ = [
     "profile",
     "reference",
     "register_block",
+    "register_replacement",
     "replace_convs",
     "save",
     "symmetry",
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
         viz,
     )
     from pdecnn.analysis import profile
-    from pdecnn.condensation import condense, load, register_block, replace_convs, save
+    from pdecnn.condensation import condense, load, register_block, register_replacement, replace_convs, save
     from pdecnn.condensation.distill import distill
     from pdecnn.condensation.plan import Plan, plan
     from pdecnn.deploy import export, optimize_for_inference
@@ -64,6 +65,7 @@ else:
         "load": "condensation",
         "plan": "condensation",
         "register_block": "condensation",
+        "register_replacement": "condensation",
         "replace_convs": "condensation",
         "save": "condensation",
         "export": "deploy",

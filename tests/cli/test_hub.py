@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import timm
 import torch
+from test_own_data import photos
 
 import pdecnn
 
@@ -59,10 +60,14 @@ def hub(folder):
     server.server_close()
 
 
-def profile(name, endpoint, home):
+def run(endpoint, home, *arguments):
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "no_proxy": "127.0.0.1"}
-    command = [sys.executable, "-c", SCRIPT, "profile", name, "--input", "3,32,32", "--json"]
+    command = [sys.executable, "-c", SCRIPT, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home)
+
+
+def profile(name, endpoint, home):
+    return run(endpoint, home, "profile", name, "--input", "3,32,32", "--json")
 
 
 def test_a_model_of_a_hub(hub, folder, tmp_path):
@@ -78,6 +83,33 @@ def test_one_that_is_not_there_is_one_sentence(hub, tmp_path):
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("Error: model: cannot fetch hf-hub:me/other (")
     assert line.endswith("name timm:NAME --weights FILE.")
+
+
+def test_weights_that_cannot_be_fetched_are_one_sentence(tmp_path):
+    done = profile("resnet18.a1_in1k", "http://127.0.0.1:9", tmp_path)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if "Error" in line)
+    assert line.startswith("Error: model: cannot fetch the weights of resnet18.a1_in1k (")
+    assert line.endswith("give it as --weights FILE, or --teacher-weights for a teacher.")
+
+
+def test_one_is_trained_and_goes_on_without_the_hub(hub, folder, tmp_path):
+    photos(tmp_path / "photos")
+    recipe = {
+        "model": {"name": "test_resnet"},
+        "data": {"name": "folder", "batch_size": 6, "stream": {"num_classes": 3, "image_size": 32, "workers": 0}},
+        "epochs": 1,
+        "optimizer": {"lr": 1e-9},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    data = ("--data-dir", "photos", "--output", "run", "--threads", "1")
+    done = run(hub, tmp_path, "train", "--config", "recipe.yaml", "--model", "hf-hub:me/net", *data)
+    assert done.returncode == 0, done.stderr
+    trained = pdecnn.load(tmp_path / "run")
+    for p, q in zip(trained.parameters(), pdecnn.load(folder).parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+    again = run("http://127.0.0.1:9", tmp_path / "photos", "train", "../run", "--resume", "--data-dir", ".")
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_folder_of_a_registered_model_opens_in_timm(folder):

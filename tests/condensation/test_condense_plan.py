@@ -184,7 +184,7 @@ def test_no_run_is_an_error_that_says_what_to_do():
 
 def test_a_layer_dearer_than_its_blocks_is_not_put_in():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), *(Residual(4, 4, 1, True, True) for _ in range(2)))
-    with pytest.raises(ValueError, match="1-2: a Global layer would cost as much as the blocks"):
+    with pytest.raises(ValueError, match="1-2: the new layer would cost as much as the blocks"):
         pdecnn.plan(model, X)
 
 

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 import pdecnn
-from pdecnn.condensation.progress import Bars, PlainLines, choose_progress
+from pdecnn.shared.progress import Bars, PlainLines, choose_progress
 
 X = torch.zeros(1, 3, 32, 32)
 
@@ -92,7 +92,7 @@ def test_a_log_gets_lines(monkeypatch):
 def test_a_terminal_gets_bars():
     master, slave = pty.openpty()
     code = (
-        "from pdecnn.condensation.progress import choose_progress\n"
+        "from pdecnn.shared.progress import choose_progress\n"
         "with choose_progress() as report:\n    report('timing', 0, 2)\n    report('timing', 2, 2)"
     )
     subprocess.run([sys.executable, "-c", code], stderr=slave, check=True, env={**os.environ, "TERM": "xterm"})

@@ -8,7 +8,7 @@ from torch import nn
 
 import pdecnn
 from pdecnn.condensation import Plan, register_block
-from pdecnn.condensation.apply import global_layers
+from pdecnn.condensation.apply import new_layers
 from pdecnn.condensation.blocks import _REPLACEMENTS
 from pdecnn.condensation.fit import fit_layer
 from pdecnn.condensation.trial import lively
@@ -38,7 +38,7 @@ def test_large_maps_stay_finite_and_near_stability(gain, example):
     assert all(run.rms > 0.05 * gain for run in plan.runs)
     small = plan.apply(model).eval()
     met = {}
-    for site, layer in global_layers(small, plan.runs).items():
+    for site, layer in new_layers(small, plan.runs).items():
         layer.register_forward_hook(lambda m, args, out, site=site: met.update({site: m.stability(args[0]).cfl}))
     with torch.no_grad():
         before, after = model(X), small(X)
@@ -75,7 +75,7 @@ def test_fitting_ends_in_the_same_place_from_any_size():
     states = []
     for rms in (run.rms, 100.0):
         torch.manual_seed(0)
-        layer = global_layers(plan.edit(run.path, rms=rms).apply(teacher), plan.runs)[run.site]
+        layer = new_layers(plan.edit(run.path, rms=rms).apply(teacher), plan.runs)[run.site]
         assert fit_layer(layer, x, y, steps=3, lr=1e-2, batch_size=8, seed=0).after < 1.0
         states.append(layer.state_dict())
     assert all(torch.equal(q, states[1][name]) for name, q in states[0].items())

@@ -1,5 +1,6 @@
 """Both models in ONNX Runtime: figures, agreement, and what is said when something is missing."""
 
+import re
 import sys
 
 import pytest
@@ -85,6 +86,33 @@ def test_a_file_that_disagrees_is_told_and_not_kept(tmp_path, monkeypatch):
     found, notes = deploy(*nets(), IMAGES, tmp_path / "student.onnx")
     assert found is None
     assert "No student.onnx: export: the file differs from the model by" in notes[0]
+    assert not list(tmp_path.iterdir())
+
+
+class Asks(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_a_model_that_no_file_can_be_written_of_is_told(tmp_path):
+    pytest.importorskip("onnxruntime")
+    found, notes = deploy(nets()[0], Asks(), IMAGES, tmp_path / "student.onnx")
+    assert found is None
+    assert notes[0].startswith("No student.onnx: export: Asks cannot be traced: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_defect_of_the_export_is_told_as_one_with_its_place(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+
+    def broken(*arguments, **options):
+        raise TypeError("no operator")
+
+    monkeypatch.setattr(sys.modules["pdecnn.deploy.api"], "to_onnx", broken)
+    found, notes = deploy(*nets(), IMAGES, tmp_path / "student.onnx")
+    assert found is None
+    expected = r"No student\.onnx, by a defect of the export: TypeError in test_deployed\.py, line \d+: no operator"
+    assert re.fullmatch(expected, notes[0])
     assert not list(tmp_path.iterdir())
 
 

@@ -2,8 +2,8 @@
 
     python killed_jobs.py FOLDER KILLS
 
-Everything is imported once; each attempt is then a process of its own. Prints `{"kills": ..., "jobs": ...}` after each
-job.
+Everything is imported once; each attempt is then a process of its own. Prints `{"kills": ..., "jobs": ..., "stages":
+...}` after each job; the stages count the kills by what the job had last said that it does.
 """
 
 import json
@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
@@ -24,6 +25,14 @@ from pdecnn.condensation import example
 from pdecnn.training import load_dataset
 
 ATTEMPTS = 12  # the last of them is left alone
+STAGES = {  # what is said when one begins
+    "loading the teacher": "loading",
+    "running the model": "planning",
+    "fitting each": "fitting",
+    "CifarResNet: ": "distilling",
+    "counting, timing": "timing",
+    "writing for ONNX": "exporting",
+}
 
 
 def start(target: Path) -> int:
@@ -56,6 +65,12 @@ def ended(pid: int, seconds: float) -> bool:
     return False
 
 
+def stage(said: str) -> str:
+    """The stage that an attempt was in, from all that it said."""
+    begun = [name for line in said.splitlines() for start, name in STAGES.items() if line.startswith(start)]
+    return begun[-1] if begun else "starting"
+
+
 def outcome(target: Path) -> tuple[object, ...]:
     """All that must be the same: the bytes of the weights and of the plan, accuracies and losses."""
     result = json.loads((target / "result.json").read_text())
@@ -72,19 +87,21 @@ def campaign(folder: Path, wanted: int) -> None:
     began = time.monotonic()
     assert ended(start(folder / "whole"), 600)
     duration, expected = time.monotonic() - began, outcome(folder / "whole")
-    rng, kills, jobs = random.Random(3), 0, 0
-    while kills < wanted:
-        target = folder / f"job{jobs}"
+    rng, stages, jobs = random.Random(3), Counter[str](), 0
+    while stages.total() < wanted:
+        target, log = folder / f"job{jobs}", folder / f"job{jobs}.log"
         for attempt in range(ATTEMPTS):
+            before = log.stat().st_size if log.exists() else 0
             pid = start(target)
-            if ended(pid, rng.uniform(0, duration) if attempt + 1 < ATTEMPTS else 600):
+            seconds = duration * rng.random() * rng.random()  # short ones often: the first stages are as short
+            if ended(pid, seconds if attempt + 1 < ATTEMPTS else 600):
                 break
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            kills += 1
+            stages[stage(log.read_bytes()[before:].decode() if log.exists() else "")] += 1
         assert outcome(target) == expected, target
         jobs += 1
-        print(json.dumps({"kills": kills, "jobs": jobs}), flush=True)
+        print(json.dumps({"kills": stages.total(), "jobs": jobs, "stages": stages}), flush=True)
 
 
 if __name__ == "__main__":

@@ -103,4 +103,5 @@ def test_kills_while_condensing(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
     counts = json.loads(done.stdout.splitlines()[-1])
-    note(f"kills while condensing: {counts['kills']} in {counts['jobs']} jobs, all ended with the same bits")
+    stages = ", ".join(f"{n} {stage}" for stage, n in counts["stages"].items())
+    note(f"kills while condensing: {counts['kills']} ({stages}) in {counts['jobs']} jobs, all ended with the same bits")

@@ -68,6 +68,7 @@ def measure(
     min_seconds: float = 2e-3,
     settle_seconds: float = 5e-3,
     max_seconds: float | None = None,
+    done: Callable[[], object] | None = None,
 ) -> dict[Key, Timing]:
     """Times the candidates in interleaved rounds.
 
@@ -79,6 +80,7 @@ def measure(
         settle_seconds: Calls that are not timed come before each sample for about this long, so that the caches hold
             this candidate and not the one before it; none if a single call lasts longer than twice this.
         max_seconds: Stop after this time in all, but not before 3 rounds.
+        done: Called `rounds` times: after each round, and at the end for those that are left out.
 
     Example:
         >>> a = torch.ones(64, 64)
@@ -104,8 +106,13 @@ def measure(
             for _ in range(settling[name]):
                 candidates[name]()
             samples[name].append(_time(candidates[name], calls[name]))
+        if done:
+            done()
         if max_seconds is not None and i >= 2 and time.perf_counter() - start > max_seconds:
             break
+    if done:
+        for _ in range(rounds - i - 1):
+            done()
     return {name: Timing(str(name), tuple(s)) for name, s in samples.items()}
 
 

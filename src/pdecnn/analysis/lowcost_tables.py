@@ -13,13 +13,14 @@ from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
-from pdecnn.analysis.tables import OwnRuns, read_results
+from pdecnn.analysis.tables import ROUNDS, OwnRuns, read_results
 from pdecnn.layers import (
     CirculantReactionDiffusion,
     ExplicitReactionDiffusion,
     ImplicitReactionDiffusion,
     LinearMixConv2d,
 )
+from pdecnn.shared.progress import ProgressCallback, begin, counted
 from pdecnn.shared.tables import make_table, short
 
 # step -> accuracies in per cent as printed, by (dataset, network)
@@ -132,12 +133,17 @@ def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -
     return LowCostTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
 
 
-def accuracy_table(*, measure_latency: bool = False, results: str | Path | None = "results") -> LowCostTable:
+def accuracy_table(
+    *,
+    measure_latency: bool = False,
+    results: str | Path | None = "results",
+    progress: ProgressCallback | None = None,
+) -> LowCostTable:
     """Table 2: parameters and accuracy as printed, beside our counts, and our own runs where there are some."""
     own = read_results(results) if results is not None else {}
-    timings = _latencies() if measure_latency else {}
+    timings = _latencies(progress) if measure_latency else {}
     rows = []
-    for step, accuracies in ACCURACIES.items():
+    for step, accuracies in counted(ACCURACIES.items(), progress, "counting the low-cost networks"):
         for (dataset, size), printed in zip(COLUMNS, accuracies, strict=True):
             model, classes = f"lowcost_{step}_{size}", 100 if dataset == "CIFAR-100" else 10
             runs = own.get((model, dataset), OwnRuns())
@@ -165,9 +171,14 @@ def accuracy_table(*, measure_latency: bool = False, results: str | Path | None 
     return LowCostTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
 
 
-def build_tables(*, measure_latency: bool = False, results: str | Path | None = "results") -> Sequence[LowCostTable]:
+def build_tables(
+    *,
+    measure_latency: bool = False,
+    results: str | Path | None = "results",
+    progress: ProgressCallback | None = None,
+) -> Sequence[LowCostTable]:
     """All tables of the low-cost paper, for `pdecnn tables lowcost`."""
-    return [complexity_table(), accuracy_table(measure_latency=measure_latency, results=results)]
+    return [complexity_table(), accuracy_table(measure_latency=measure_latency, results=results, progress=progress)]
 
 
 @cache
@@ -177,13 +188,15 @@ def _count(model: str, classes: int, side: int) -> tuple[int, int]:
     return report.params, report.exact
 
 
-def _latencies() -> dict[str, float]:
+def _latencies(progress: ProgressCallback | None) -> dict[str, float]:
     """Milliseconds for one 32x32 image, all networks in interleaved rounds."""
     x = torch.randn(1, 3, 32, 32)
     names = sorted({f"lowcost_{step}_{size}" for step in ACCURACIES for _, size in COLUMNS})
     nets = {name: timm.create_model(name).eval() for name in names}
+    done = begin(progress, f"timing {len(nets)} networks", ROUNDS)
+    calls = {name: partial(net, x) for name, net in nets.items()}
     with torch.no_grad():
-        timings = latency.measure({name: partial(net, x) for name, net in nets.items()}, max_seconds=60.0)
+        timings = latency.measure(calls, rounds=ROUNDS, max_seconds=60.0, done=done)
     return {name: 1e3 * t.median for name, t in timings.items()}
 
 

@@ -20,10 +20,12 @@ from torch import nn
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.published import TITLES, Row, rows
+from pdecnn.shared.progress import ProgressCallback, begin, counted
 from pdecnn.shared.reading import MB, FileError, read_json
 from pdecnn.shared.tables import make_table, short
 
 MAX_RESULT = 64 * MB
+ROUNDS = 20  # of timing, at most
 
 Prepare = Callable[[nn.Module, torch.Tensor], nn.Module]
 
@@ -180,6 +182,7 @@ def build_table(
     measure_latency: bool = False,
     prepare: Prepare | None = None,
     results: str | Path | None = "results",
+    progress: ProgressCallback | None = None,
 ) -> Table:
     """Counts every network of a table, and times it if asked.
 
@@ -190,6 +193,7 @@ def build_table(
         results: Folder with our own runs: JSON files that hold a dict, or a list of dicts, with the keys `model`,
             `dataset` and `accuracy` (per cent; a number or one per seed, or the mean of `accuracies`), and `epochs`, as
             `result.json` of a training run.
+        progress: Called with each network that is counted and each round of timing, as `plan` does.
 
     Example:
         >>> table = build_table(1, results=None)
@@ -197,10 +201,10 @@ def build_table(
         [('ResNet-32', 466906), ('MDEQ (small)', None), ('ResNet-Global', 161850)]
     """
     published = rows(number)
-    timings = _latencies(published, prepare) if measure_latency else {}
+    timings = _latencies(published, prepare, progress) if measure_latency else {}
     found = read_results(results) if results is not None else {}
     entries = []
-    for row in published:
+    for row in counted(published, progress, f"counting the networks of table {number}"):
         own = found.get((row.model, row.dataset), OwnRuns()) if not row.options else OwnRuns()
         counts = count(row) if row.model else None
         entries.append(Entry(row, counts, timings.get(_key(row)), own.mean, len(own.accuracies), own.epochs))
@@ -234,7 +238,9 @@ def _key(row: Row) -> tuple[str, str, int]:
     return row.model, json.dumps(dict(row.options), sort_keys=True), row.num_classes
 
 
-def _latencies(published: Iterable[Row], prepare: Prepare | None) -> dict[tuple[str, str, int], float]:
+def _latencies(
+    published: Iterable[Row], prepare: Prepare | None, progress: ProgressCallback | None
+) -> dict[tuple[str, str, int], float]:
     """Milliseconds for one image, all networks in interleaved rounds."""
     candidates = {}
     for row in published:
@@ -244,8 +250,10 @@ def _latencies(published: Iterable[Row], prepare: Prepare | None) -> dict[tuple[
             net = prepare(net, x) if prepare else net.eval()
             candidates[_key(row)] = _forward(net, x)
     names = {str(key): key for key in candidates}
+    done = begin(progress, f"timing {len(names)} networks", ROUNDS)
+    calls = {name: candidates[key] for name, key in names.items()}
     with torch.no_grad():
-        timings = latency.measure({name: candidates[key] for name, key in names.items()}, max_seconds=60.0)
+        timings = latency.measure(calls, rounds=ROUNDS, max_seconds=60.0, done=done)
     return {key: 1e3 * timings[name].median for name, key in names.items()}
 
 

@@ -44,7 +44,9 @@ def command(
     found = {name: open_named(name, weights, num_classes, factory=factory) for name in models}
     inputs = {name: (item.model, torch.randn(2, *size_of(item, input_size))) for name, item in found.items()}
     try:
-        rows = bench(inputs, runtimes=runtime.split(","), batches=sizes, num_threads=threads, rounds=rounds)
+        rows = bench(
+            inputs, runtimes=runtime.split(","), batches=sizes, num_threads=threads, rounds=rounds, progress=not as_json
+        )
     except (ValueError, RuntimeError, ImportError) as error:
         fail(error)
     result = {"environment": environment(), "rows": [row.to_dict() for row in rows]}

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
-    "workers", "keep", "steps", "init", "ignore", "only", "budget", "train_teacher", "epochs", "lr", "seed",
+    "workers", "keep", "replacement", "steps", "init", "ignore", "only", "budget", "train_teacher", "epochs", "lr",
+    "seed",
 )  # fmt: skip
 
 
@@ -55,8 +56,11 @@ def command(
     mean: Mean = None,
     std: Std = None,
     keep: Annotated[int, typer.Option(min=1, help="Blocks that stay in each run.")] = 1,
-    steps: Annotated[int, typer.Option("--K", "-K", min=1, help="Time steps of the Global layers.")] = 5,
-    init: Annotated[str, typer.Option(help="First guess of the Global layers: identity or block.")] = "identity",
+    replacement: Annotated[
+        str, typer.Option(help="What replaces the others: pde, paper, separable, depthwise or nothing.")
+    ] = "paper",
+    steps: Annotated[int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3, paper: 5.")] = None,
+    init: Annotated[str, typer.Option(help="First guess of the paper's layers: identity or block.")] = "identity",
     ignore: Annotated[list[str] | None, typer.Option(help="Leave a run alone: a path or regular expression.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Condense these runs only.")] = None,
     budget: Annotated[
@@ -143,14 +147,15 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
     """The options of `plan`."""
     lists = {name: list(given[name] or []) for name in ("ignore", "only")}
     budget = parse_budgets(list(given["budget"] or []))
-    return {"keep": given["keep"], "K": given["steps"], "init": given["init"], **lists, "budget": budget}
+    names = {"keep": "keep", "replacement": "replacement", "steps": "K", "init": "init"}
+    return {**{to: given[name] for name, to in names.items()}, **lists, "budget": budget}
 
 
 def run(given: dict[str, Any]) -> None:
     """The whole job."""
     from pdecnn.condensation.example import PRESET
     from pdecnn.condensation.job import StoppedError, run_job
-    from pdecnn.condensation.progress import choose_progress
+    from pdecnn.shared.progress import choose_progress
     from pdecnn.training.processes import Processes
     from pdecnn.training.progress import Reporter, choose_reporter
 
@@ -244,8 +249,8 @@ def plan_only(given: dict[str, Any]) -> None:
     import torch
 
     from pdecnn.condensation import condense, plan
-    from pdecnn.condensation.progress import choose_progress
     from pdecnn.condensation.saved import save
+    from pdecnn.shared.progress import choose_progress
 
     found = open_named(
         given["model"],

@@ -61,5 +61,6 @@ def command(
         num_classes if teacher_weights else None,
         pretrained=named and teacher_weights is None,
         factory=teacher_model,
+        option="--teacher-model",
     ).model
     run_training(settings, folder, data_dir, resume, download, on_nan, model, threads, as_json, master, weights=weights)

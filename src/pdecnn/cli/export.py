@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pdecnn.deploy.api import ExportReport
+    from pdecnn.shared.progress import ProgressCallback
     from pdecnn.training.build import NamedModel
     from pdecnn.training.inputs import Input
 
@@ -69,6 +70,7 @@ def command(
     from pdecnn.cli.bench import numbers
     from pdecnn.deploy.api import FORMATS, ExportWarning, export
     from pdecnn.deploy.ode import fix_steps
+    from pdecnn.shared.progress import begin, showing
 
     sizes = numbers(batch, "--batch") if batch else []
     found = open_named(model, weights, num_classes, factory=factory)
@@ -79,18 +81,22 @@ def command(
     target = output or Path(f"{Path(model.rpartition(':')[2]).name}{FORMATS.get(format, '')}")
     wanted = input_for(found, ",".join(map(str, size)), mean, std)
     try:
-        images = some_images(data, wanted, samples)
-        adaptive = net
-        if ode_steps:
-            net = fix_steps(net, ode_steps)
-        calibration = some_images(data, wanted, CALIBRATION, split="train").split(32) if int8 else None
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ExportWarning)
-            report = export(
-                net, target, images, format=format, ops=ops, int8=calibration, opset=opset, dynamic=dynamic,
-                metadata=notes(found, wanted) if format == "onnx" else None,
-            )  # fmt: skip
-        rows = timings(model, net, images, report, beside, sizes) if sizes and format == "onnx" else []
+        with showing(not as_json) as progress:
+            done = begin(progress, "reading images", 1)
+            images = some_images(data, wanted, samples)
+            calibration = some_images(data, wanted, CALIBRATION, split="train").split(32) if int8 else None
+            done()
+            adaptive = net
+            if ode_steps:
+                net = fix_steps(net, ode_steps)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", ExportWarning)
+                report = export(
+                    net, target, images, format=format, ops=ops, int8=calibration, opset=opset, dynamic=dynamic,
+                    metadata=notes(found, wanted) if format == "onnx" else None, progress=progress or False,
+                )  # fmt: skip
+            timed = sizes if format == "onnx" else []
+            rows = timings(model, net, images, report, beside, timed, progress or False)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
     for warning in caught:
@@ -160,16 +166,20 @@ def timings(
     report: ExportReport,
     teacher: tuple[str, nn.Module] | None,
     sizes: list[int],
+    progress: ProgressCallback | bool = False,
 ) -> list[dict[str, Any]]:
     """p50 and p90 on one thread: eager, `optimize_for_inference`, the file, its float twin (8 bits), the teacher's."""
     from pdecnn.deploy.bench import bench
 
+    if not sizes:
+        return []
     label = "onnx-int8" if report.int8 else "onnx-fused" if report.ops == "fused" else "onnx"
     runtimes = ("eager", "optimized", "onnx") if report.int8 else ("eager", "optimized")
     file = {label: (report.ops, Path(report.path))}
-    rows = bench({name: (net, images)}, runtimes=runtimes, files=file, batches=sizes, max_seconds=5.0)
+    settings: dict[str, Any] = {"batches": sizes, "max_seconds": 5.0, "progress": progress}
+    rows = bench({name: (net, images)}, runtimes=runtimes, files=file, **settings)
     if teacher:
-        rows += bench({teacher[0]: (teacher[1], images)}, runtimes=("onnx",), batches=sizes, max_seconds=5.0)
+        rows += bench({teacher[0]: (teacher[1], images)}, runtimes=("onnx",), **settings)
     return [row.to_dict() for row in rows]
 
 

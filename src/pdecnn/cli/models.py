@@ -32,14 +32,15 @@ def open_named(
     *,
     pretrained: bool = False,
     factory: str | None = None,
+    option: str = "--model",
 ) -> "NamedModel":
-    """The model that the user named, or the end of the command."""
+    """The model that the user named, or the end of the command; `option` is what gives `factory`."""
     from pdecnn.training.build import open_model
 
     try:
         return open_model(name, weights=weights, num_classes=num_classes, pretrained=pretrained, factory=factory)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        fail(error)
+        fail(error, option)
 
 
 def input_for(found: "NamedModel", size: str | None, mean: str | None = None, std: str | None = None) -> "Input":
@@ -78,13 +79,14 @@ def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
         raise typer.BadParameter(f"expected numbers such as 0.5,0.5,0.5, got {text!r}.", param_hint=option) from None
 
 
-def fail(error: Exception) -> NoReturn:
+def fail(error: Exception, option: str = "--model") -> NoReturn:
     """Ends the command with the message of the error, and with the line to run where that is known."""
     from pdecnn.models.build import CustomModelError
 
-    typer.echo(f"Error: {error}", err=True)
+    text = str(error).replace("--model ", f"{option} ") if isinstance(error, CustomModelError) else str(error)
+    typer.echo(f"Error: {text}", err=True)
     if isinstance(error, CustomModelError):
-        typer.echo(f"Run: {command_line('--model', error.name)}", err=True)
+        typer.echo(f"Run: {command_line(option, error.name)}", err=True)
     raise typer.Exit(1) from error
 
 

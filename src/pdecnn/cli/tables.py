@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,16 +33,17 @@ def command(
     from pdecnn.analysis.published import TITLES
     from pdecnn.analysis.tables import build_table, to_csv
     from pdecnn.deploy import optimize_for_inference
+    from pdecnn.shared.progress import showing
 
-    if which == "lowcost":
-        if importlib.util.find_spec(LOWCOST) is None:
-            raise typer.BadParameter("the tables of the low-cost paper are not in this installation.")
-        built = importlib.import_module(LOWCOST).build_tables(measure_latency=latency, results=results)
-    else:
-        numbers = list(TITLES) if which is None else [_number(which, max(TITLES))]
-        built = [
-            build_table(n, measure_latency=latency, prepare=optimize_for_inference, results=results) for n in numbers
-        ]
+    if which == "lowcost" and importlib.util.find_spec(LOWCOST) is None:
+        raise typer.BadParameter("the tables of the low-cost paper are not in this installation.")
+    numbers = list(TITLES) if which is None else [] if which == "lowcost" else [_number(which, max(TITLES))]
+    with showing(not as_json) as progress:
+        options: dict[str, Any] = {"measure_latency": latency, "results": results, "progress": progress}
+        if which == "lowcost":
+            built = importlib.import_module(LOWCOST).build_tables(**options)
+        else:
+            built = [build_table(n, prepare=optimize_for_inference, **options) for n in numbers]
     if csv is not None:
         csv.write_text(to_csv(built))
     if as_json:

@@ -118,6 +118,7 @@ def run_training(
 
     from pdecnn.models.weights import load_weights
     from pdecnn.training import fit, load_checkpoint
+    from pdecnn.training.check import check_teacher
     from pdecnn.training.progress import choose_reporter
     from pdecnn.training.stream import load_data
 
@@ -131,9 +132,12 @@ def run_training(
             load_checkpoint(init, model=net)
         if weights:
             typer.echo(f"loaded {load_weights(net, weights)}", err=True)
+        data = load_data(recipe, data_dir, download=download)
+        if teacher is not None:
+            check_teacher(net, teacher, data)
         result = fit(
             net,
-            load_data(recipe, data_dir, download=download),
+            data,
             recipe,
             run_dir=folder,
             resume=resume,
@@ -159,6 +163,7 @@ def make_model(recipe: Recipe, typed: str | None, run: Path) -> tuple[nn.Module,
     """The model of a recipe, initialised from its seed; code of the user's is run only if the user typed its name."""
     from pdecnn.models.build import CustomModelError, build_model, call_factory, import_factory
     from pdecnn.training.build import open_model
+    from pdecnn.training.checkpoint import find_checkpoint, read_config
     from pdecnn.training.seeding import seed_everything
 
     seed_everything(recipe.seed, "init")
@@ -167,6 +172,12 @@ def make_model(recipe: Recipe, typed: str | None, run: Path) -> tuple[nn.Module,
         found = open_model(wanted.name)
         return found.model, found.description
     description = wanted.model_dump(exclude={"pretrained"})
+    if wanted.name.startswith("hf-hub:"):  # fetched if the user typed it; a run that goes on knows the architecture
+        if typed is None:
+            description = read_config(find_checkpoint(run / "last"))["model"]
+            return build_model(description), description
+        found = open_model(typed, num_classes=wanted.kwargs.get("num_classes"))
+        return found.model, found.description
     if wanted.builder == "custom":
         if typed != wanted.name:
             raise CustomModelError(wanted.name, run)

@@ -23,6 +23,7 @@ from pdecnn.cli.models import (
 from pdecnn.cli.train import AsJson, DataDir, Download, Threads
 
 if TYPE_CHECKING:
+    from pdecnn.shared.progress import ProgressCallback
     from pdecnn.training.build import NamedModel
 
 Data = Annotated[
@@ -49,14 +50,17 @@ def command(
     """Evaluate a model on the evaluation images of --data, or a checkpoint on those that it was trained with."""
     import torch
 
+    from pdecnn.shared.progress import showing
+
     if threads:
         torch.set_num_threads(threads)
     found = open_named(model, weights, num_classes, pretrained=pretrained, factory=factory)
     try:
-        if data is not None and (Path(data).is_dir() or "recipe" not in found.config):
-            report = on_images(model, found, data, data_dir, download, (input_size, mean, std))
-        else:
-            report = by_recipe(model, found, data, data_dir, download)
+        with showing(not as_json) as progress:
+            if data is not None and (Path(data).is_dir() or "recipe" not in found.config):
+                report = on_images(model, found, data, data_dir, download, (input_size, mean, std), progress)
+            else:
+                report = by_recipe(model, found, data, data_dir, download, progress)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
     if as_json:
@@ -73,6 +77,7 @@ def on_images(
     data_dir: Path | None,
     download: bool,
     given: tuple[str | None, str | None, str | None],
+    progress: "ProgressCallback | None",
 ) -> dict[str, Any]:
     """Evaluates a model on a folder or a dataset."""
     from pdecnn.training import evaluate
@@ -86,11 +91,17 @@ def on_images(
         typer.echo(loaders.note, err=True)
     loaders = check_data(found.model, loaders)
     assert loaders.evaluation is not None
-    return _report(name, data, evaluate(found.model, loaders.evaluation, num_classes=loaders.num_classes))
+    classes = loaders.num_classes
+    return _report(name, data, evaluate(found.model, loaders.evaluation, num_classes=classes, progress=progress))
 
 
 def by_recipe(
-    name: str, found: "NamedModel", data: str | None, data_dir: Path | None, download: bool
+    name: str,
+    found: "NamedModel",
+    data: str | None,
+    data_dir: Path | None,
+    download: bool,
+    progress: "ProgressCallback | None",
 ) -> dict[str, Any]:
     """Evaluates a checkpoint with the settings in its config."""
     import torch
@@ -111,7 +122,8 @@ def by_recipe(
     loaders = load_data(recipe, data_dir, download=download)
     if loaders.evaluation is None:
         raise ValueError(f"validate: {recipe.data.name} has no evaluation images.")
-    metrics = evaluate(model, loaders.evaluation, num_classes=loaders.num_classes, precision=recipe.precision)
+    settings: dict[str, Any] = {"num_classes": loaders.num_classes, "precision": recipe.precision}
+    metrics = evaluate(model, loaders.evaluation, **settings, progress=progress)
     return _report(found.weights, recipe.data.name, metrics)
 
 

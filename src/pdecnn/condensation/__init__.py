@@ -1,4 +1,4 @@
-"""Condense a CNN: find the runs of repeated blocks, plan, replace them by Global layers, fit, distil."""
+"""Condense a CNN: find the runs of repeated blocks, plan, replace them, fit, distil."""
 
 from pdecnn.condensation.blocks import register_block
 from pdecnn.condensation.checkpoint import save_condensed
@@ -6,6 +6,7 @@ from pdecnn.condensation.convs import replace_convs
 from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
+from pdecnn.condensation.replacements import register_replacement
 from pdecnn.condensation.report import Report, condense
 from pdecnn.condensation.saved import load, save
 from pdecnn.condensation.site import Run, Skipped
@@ -22,6 +23,7 @@ __all__ = [
     "load",
     "plan",
     "register_block",
+    "register_replacement",
     "replace_convs",
     "save",
     "save_condensed",

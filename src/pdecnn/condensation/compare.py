@@ -1,6 +1,6 @@
 """A model before and after, side by side: accuracy, cost, latency as served, size on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.latency import Timing, measure
 from pdecnn.condensation.deployed import BATCHES, in_words
+from pdecnn.shared.progress import ProgressCallback, begin, counted
 from pdecnn.shared.trees import arguments, sized, takes_images
 
 
@@ -56,6 +57,7 @@ def figures(
     *,
     rounds: int = 15,
     batches: Sequence[int] = BATCHES,
+    progress: ProgressCallback | None = None,
 ) -> tuple[dict[str, Figures], dict[str, float]]:
     """The figures of each model and, for each of the batches, how much faster the last one is than the first.
 
@@ -68,9 +70,10 @@ def figures(
         files: The weights on disk, by name.
         rounds: Samples of each latency.
         batches: How many images at a time: 1, or 1 and 64.
+        progress: Called with each round that is done, as `plan` does.
     """
     several = takes_images(next(iter(models.values())), image)
-    timings = {n: latencies(models, sized(image, n, several), rounds) for n in batches}
+    timings = {n: latencies(models, sized(image, n, several), rounds, progress, f"batches of {n}") for n in batches}
     found = {}
     for name, model in models.items():
         cost = profile(model, image)
@@ -90,15 +93,22 @@ def figures(
     return found, {f"batch_{n}": t[last].speedup(t[first]).median for n, t in timings.items()}
 
 
-def latencies(models: Mapping[str, nn.Module], x: Any, rounds: int) -> dict[str, Timing]:
+def latencies(
+    models: Mapping[str, nn.Module],
+    x: Any,
+    rounds: int,
+    progress: ProgressCallback | None = None,
+    what: str = "models",
+) -> dict[str, Timing]:
     """Times the models as served, in interleaved rounds of at most 8 seconds in all."""
-    served = {name: serve(model, x) for name, model in models.items()}
+    served = {name: serve(model, x) for name, model in counted(models.items(), progress, f"preparing {what}")}
 
     def call(model: nn.Module) -> Any:
         with torch.inference_mode():
             return model(*arguments(model, x))
 
-    return measure({name: partial(call, model) for name, model in served.items()}, rounds=rounds, max_seconds=8.0)
+    calls = {name: partial(call, model) for name, model in served.items()}
+    return measure(calls, rounds=rounds, max_seconds=8.0, done=begin(progress, f"timing {what}", rounds))
 
 
 def serve(model: nn.Module, x: Any) -> nn.Module:
@@ -108,6 +118,22 @@ def serve(model: nn.Module, x: Any) -> nn.Module:
     from pdecnn.deploy.optimize import optimize_for_inference
 
     return optimize_for_inference(model, x)
+
+
+BUSY = (
+    "This machine was busy while models were timed: their medians and the ratios within rounds disagree. Time them "
+    "again with pdecnn bench."
+)
+
+
+def was_busy(times: Iterable[tuple[float, float, float]]) -> bool:
+    """Whether medians before and after are in another ratio than the third number, the median of ratios within rounds.
+
+    Example:
+        >>> was_busy([(2.0, 1.0, 1.9)]), was_busy([(2.0, 1.0, 1.9), (1.0, 2.0, 1.1)])
+        (False, True)
+    """
+    return any(not 0.8 < before / after / ratio < 1.25 for before, after, ratio in times)
 
 
 def comparison_rows(before: Figures, after: Figures, speedups: Mapping[str, float]) -> list[tuple[str, str, str, str]]:

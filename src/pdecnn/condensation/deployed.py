@@ -11,6 +11,7 @@ from torch import nn
 
 from pdecnn.analysis.latency import Timing, measure
 from pdecnn.shared.modules import tensors_in
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.trees import sized
 
 BATCHES = (1, 64)
@@ -63,14 +64,18 @@ class OnnxComparison:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Label, before, after and change, as `compare.comparison_rows` gives them."""
-        rows = []
+        rows = [(f"{label}, ms", f"{b:.2f}", f"{a:.2f}", in_words(ratio)) for label, b, a, ratio in self.times()]
+        b, a = self.before.bytes, self.after.bytes
+        return [*rows, ("ONNX file, bytes", f"{b:,}", f"{a:,}", in_words(b / a))]
+
+    def times(self) -> list[tuple[str, float, float, float]]:
+        """Label, milliseconds before and after, and how many times faster, for each file and batch."""
+        found = []
         for prefix, label, file in (("", "ONNX Runtime", self.after), ("fused_", "ONNX Runtime, fused", self.fused)):
             for n in (n for n in BATCHES if file and f"{prefix}batch_{n}" in self.speedups):
                 b, a = (getattr(f, f"ms_batch_{n}") for f in (self.before, file))
-                times = in_words(self.speedups[f"{prefix}batch_{n}"])
-                rows.append((f"{label}, batch {n}, ms", f"{b:.2f}", f"{a:.2f}", times))
-        b, a = self.before.bytes, self.after.bytes
-        return [*rows, ("ONNX file, bytes", f"{b:,}", f"{a:,}", in_words(b / a))]
+                found.append((f"{label}, batch {n}", b, a, self.speedups[f"{prefix}batch_{n}"]))
+        return found
 
     def lines(self) -> list[str]:
         """What the rows do not tell: how well the student's files agree with the student."""
@@ -96,6 +101,7 @@ def compare_onnx(
     say: Callable[[str], None] | None = None,
     batches: Sequence[int] = BATCHES,
     metadata: Mapping[str, Any] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> OnnxComparison:
     """Exports both models, runs the files on `images`, and times them side by side; `path` keeps that of `after`.
 
@@ -108,12 +114,13 @@ def compare_onnx(
         max_seconds: Limit for the timing of each batch size.
         say: Called with a line if the fused operators cannot be tried.
         metadata: What the files say of themselves, as in `export`.
+        progress: Called with each part that is done, as `plan` does.
 
     Without the extra `export` this is an ImportError that names it; if a file does not compute what its model does, an
-    `ExportError` says where they part.
+    `ExportError` says where they part, and if none can be written, a `CannotExportError` says why.
     """
     from pdecnn.deploy.api import export, session
-    from pdecnn.deploy.check import ExportError, onnx_runner
+    from pdecnn.deploy.check import CannotExportError, ExportError, onnx_runner
 
     with tempfile.TemporaryDirectory() as folder:
         wanted = {"after": (after, "portable", path), "before": (before, "portable", Path(folder) / "before.onnx")}
@@ -121,21 +128,23 @@ def compare_onnx(
             (say or (lambda text: None))(f"fused ops are left out: {why_not}")
         else:
             wanted["fused"] = (after, "fused", Path(folder) / "fused.onnx")
-        reports = {}
+        reports, done = {}, begin(progress, "writing and comparing ONNX files", len(wanted))
         for name, (model, ops, file) in list(wanted.items()):
             try:
-                reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata)
-            except ExportError as error:
+                reports[name] = export(model.eval(), file, images, ops=ops, metadata=metadata, progress=False)
+            except (ExportError, CannotExportError) as error:
                 if name != "fused":
                     raise
                 (say or (lambda text: None))(f"fused ops are left out: {error}")
                 del wanted[name]
+            done()
         runs = {name: onnx_runner(session(file, ops=ops, threads=1)) for name, (_, ops, file) in wanted.items()}
         timings: dict[int, dict[str, Timing]] = {}
         for n in batches:
             x = tensors_in(sized(images, n))
             calls = {name: partial(run, x) for name, run in runs.items()}
-            timings[n] = measure(calls, rounds=rounds, max_seconds=max_seconds)
+            done = begin(progress, f"timing batches of {n} in ONNX Runtime", rounds)
+            timings[n] = measure(calls, rounds=rounds, max_seconds=max_seconds, done=done)
     files = {}
     for name, report in reports.items():
         found = report.agreement

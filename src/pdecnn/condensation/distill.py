@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pdecnn.condensation.apply import global_layers
+from pdecnn.condensation.apply import new_layers
 from pdecnn.condensation.checkpoint import CONFIG, current_config
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.modules import eval_mode, tensors_in
@@ -59,7 +59,7 @@ def distill(
 
     For classifiers the loss is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)`. For models that
     give anything else, such as maps, pyramids or dicts, it is the mean square of the difference of each tensor to the
-    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each Global layer,
+    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each new layer,
     `feature_weight` times the distance of its output to that of the run it replaced, relative to the latter.
 
     Args:
@@ -202,13 +202,13 @@ def known_to(teacher: nn.Module, loaders: Loaders) -> Loaders:
 def sites(student: nn.Module) -> list[str]:
     """Where a condensed model has new layers."""
     config = getattr(student, CONFIG, None)
-    return [] if config is None else list(global_layers(student, Plan.from_dict(config["plan"]).runs))
+    return [] if config is None else list(new_layers(student, Plan.from_dict(config["plan"]).runs))
 
 
 def matched_modules(student: nn.Module) -> dict[str, str]:
     """The modules of a condensed model whose outputs have a counterpart in the model before, `{student: teacher}`.
 
-    A Global layer has the path of the last block it replaced.
+    A new layer has the path of the last block it replaced.
     """
     config = getattr(student, CONFIG, None)
     if config is None:

@@ -1,8 +1,8 @@
-"""Start each Global layer close to the blocks it replaces, from feature maps alone: no labels, no end-to-end training.
+"""Start each new layer close to the blocks it replaces, from feature maps alone: no labels, no end-to-end training.
 
-Teacher and student are run on a few batches. Each Global layer, from the first to the last, learns to map what the
-student gives it to what leaves the blocks in the teacher: its output norm by linear regression, per channel, then
-all its parameters by a hundred small steps. Then the batch norms after it get the statistics of their new inputs.
+Teacher and student are run on a few batches. Each new layer, from the first to the last, learns to map what the student
+gives it to what leaves the blocks in the teacher: its last linear part by regression, then all its parameters by a
+hundred small steps. Then the batch norms after it get the statistics of their new inputs.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
-from pdecnn.condensation.apply import global_layers
+from pdecnn.condensation.apply import NEW, site_modules
 from pdecnn.condensation.plan import Plan
+from pdecnn.condensation.replacements import Correction
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS, AnyGlobalLayer
 from pdecnn.shared.modules import eval_mode, listen, with_momentum
@@ -27,7 +29,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Fitted:
-    """How well the Global layer at `site` maps what the removed blocks are given to what they give.
+    """How well the layer at `site` maps what the removed blocks are given to what they give.
 
     The errors are mean squares relative to the variance of the target: 0 is perfect, 1 as good as a constant.
     They are measured on held-out images. `skipped` is that of the identity, that is, of leaving the blocks out; `kept`
@@ -64,7 +66,7 @@ def fit_layers(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> list[Fitted]:
-    """Fits the Global layers of `student` in place and says how well it went.
+    """Fits the new layers of `student` in place and says how well it went.
 
     One batch more than `batches` is read and held out. A layer after whose fit the student's answers on it are further
     from the teacher's than they were before is put back.
@@ -83,11 +85,11 @@ def fit_layers(
         progress: Called with a line about each layer.
     """
     runs = {run.site: run for run in plan.runs}
-    layers = global_layers(student, plan.runs)
+    layers = {s: m for s, m in site_modules(student, plan.runs).items() if hasattr(m, NEW)}
     batches_of = [data] if isinstance(data, Tensor) else data
     read = zip(range(batches + 1), batches_of, strict=False)
     inputs, held = hold_out([as_batch(b)[0] for _, b in read], teacher)
-    # the Global layer of a dense run is the last part of the transition, so that its target is what leaves that
+    # the new layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
     targets, _ = collect(teacher, sources.values(), [*inputs, held], outputs=True)
     fitted = []
@@ -130,13 +132,13 @@ def _keep_best(student: nn.Module, teacher: nn.Module, held: Any, start: State, 
     for state in (fitted, {**fitted, **norms}, start):
         student.load_state_dict(state)
         with torch.no_grad(), eval_mode(student):
-            distances.append(_answer_distance(student(*arguments(student, held)), wanted))
+            distances.append(answer_distance(student(*arguments(student, held)), wanted))
     best = min(range(3), key=lambda i: distances[i])
     student.load_state_dict((fitted, {**fitted, **norms}, start)[best])
     return best < 2
 
 
-def _answer_distance(out: Any, wanted: Any) -> float:
+def answer_distance(out: Any, wanted: Any) -> float:
     """KL divergence of logits; of other answers the mean square of all tensors whose shapes agree."""
     if isinstance(wanted, Tensor) and wanted.ndim == 2:
         p, q = nnf.log_softmax(wanted, dim=1), nnf.log_softmax(out, dim=1)
@@ -153,8 +155,8 @@ def _state(model: nn.Module) -> State:
 
 
 def _statistics(model: nn.Module) -> State:
-    """The running statistics of the batch norms outside Global layers."""
-    inside = [name for name, m in model.named_modules() if isinstance(m, GLOBAL_LAYERS)]
+    """The running statistics of the batch norms outside new layers."""
+    inside = [name for name, m in model.named_modules() if getattr(m, NEW, False)]
     return {
         key: value
         for key, value in _state(model).items()
@@ -192,10 +194,10 @@ def _cat(maps: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, site: str, inputs: Iterable[Any]) -> None:
-    """Gives the batch norms after `site` the statistics of their inputs now; Global layers keep theirs."""
+    """Gives the batch norms after `site` the statistics of their inputs now; new layers keep theirs."""
     modules = list(model.named_modules())
     first = [name for name, _ in modules].index(site)
-    inside = {m for _, layer in modules if isinstance(layer, GLOBAL_LAYERS) for m in layer.modules()}
+    inside = {m for _, layer in modules if getattr(layer, NEW, False) for m in layer.modules()}
     after = [m for _, m in modules[first:] if isinstance(m, _BatchNorm) and m not in inside]
     norms = [m for m in after if m.track_running_stats]
     with eval_mode(model), with_momentum(norms, None):
@@ -211,7 +213,7 @@ def _channels_first(maps: Tensor, run: Run) -> Tensor:
 
 
 def fit_layer(
-    layer: AnyGlobalLayer,
+    layer: nn.Module,
     x: Tensor,
     y: Tensor,
     held: tuple[Tensor, Tensor] | None = None,
@@ -226,12 +228,17 @@ def fit_layer(
     was_training = layer.training
     x_held, y_held = held or (x, y)
     first, error = _state(layer), _error(_run(layer, x_held, batch_size), y_held)
-    frozen = {id(p) for p in layer.init.parameters()}
+    frozen = {id(p) for p in layer.init.parameters()} if isinstance(layer, GLOBAL_LAYERS) else set()
     parameters = [p for p in layer.parameters() if id(p) not in frozen]
     skipped = _error(x_held, y_held)
-    _calibrate_coefficients(layer, x[: 4 * batch_size])
+    if not parameters:
+        return Fitted(site, skipped, error, error)
+    _calibrate(layer, x[: 4 * batch_size])
     before = _error(_run(layer, x_held, batch_size), y_held)
-    _regress_norm(layer, x, y, batch_size)
+    if isinstance(layer, GLOBAL_LAYERS):
+        _regress_norm(layer, x, y, batch_size)
+    elif isinstance(layer, Correction):
+        _regress_branch(layer, x, y, batch_size)
     best, state = _error(_run(layer, x_held, batch_size), y_held), _state(layer)
     if not best <= error:
         best, state = error, first
@@ -261,20 +268,23 @@ def fit_layer(
 
 
 @torch.no_grad()
-def _run(layer: AnyGlobalLayer, x: Tensor, batch_size: int) -> Tensor:
+def _run(layer: nn.Module, x: Tensor, batch_size: int) -> Tensor:
     with eval_mode(layer):
         return torch.cat([layer(maps) for maps in torch.split(x, 4 * batch_size)])
 
 
 @torch.no_grad()
-def _calibrate_coefficients(layer: AnyGlobalLayer, x: Tensor) -> None:
-    """Gives the norms of the coefficients the statistics of these maps."""
-    norms = [m for pair in (layer.velocity, layer.diffusion) for m in pair.modules() if isinstance(m, _BatchNorm)]
-    with eval_mode(layer), with_momentum(norms, 1.0):  # the norms of the first guess keep what they know
+def _calibrate(layer: nn.Module, x: Tensor) -> None:
+    """Gives the norms inside the layer, of a Global layer those of its coefficients, the statistics of these maps."""
+    parts = (layer.velocity, layer.diffusion) if isinstance(layer, GLOBAL_LAYERS) else (layer,)
+    norms = [m for part in parts for m in part.modules() if isinstance(m, _BatchNorm)]
+    with eval_mode(layer), with_momentum(norms, 1.0):  # the norms of a first guess keep what they know
         for m in norms:
             m.train()
-        h, _ = layer.first_guess(x)
-        layer.coefficients(h)
+        if isinstance(layer, GLOBAL_LAYERS):
+            layer.coefficients(layer.first_guess(x)[0])
+        else:
+            layer(x)
 
 
 @torch.no_grad()
@@ -298,6 +308,41 @@ def _regress_norm(layer: AnyGlobalLayer, x: Tensor, y: Tensor, batch_size: int) 
     centred = (h - mean.view(each)) / (var + norm.eps).sqrt().view(each)
     norm.weight.copy_((centred * target).mean(dims) / centred.square().mean(dims).clamp_min(1e-12))
     norm.bias.copy_(target.mean(dims))
+
+
+@torch.no_grad()
+def _regress_branch(layer: Correction, x: Tensor, y: Tensor, batch_size: int) -> None:
+    """Lets the branch give, as well as it linearly can, what is to be added: `y - x`.
+
+    A branch that ends in a mixing of channels gets the mixing of least squares; any other one, a factor per channel.
+    """
+    last = layer.branch[-1] if isinstance(layer.branch, nn.Sequential) else None
+    mixing = last if isinstance(last, _ConvNd) and last.groups == 1 and set(last.kernel_size) == {1} else None
+    inner = layer.branch if mixing is None else layer.branch[:-1]  # type: ignore[index]
+    with eval_mode(layer):
+        z = _rows(torch.cat([inner(maps) for maps in torch.split(x, 4 * batch_size)]))
+    target = _rows(y - x)
+    mean, wanted = z.mean(0), target.mean(0)
+    z, target = z - mean, target - wanted
+    if mixing is not None:
+        gram = z.T @ z
+        ridge = 1e-3 * gram.diagonal().mean().clamp_min(1e-12) * torch.eye(len(gram), dtype=gram.dtype)
+        weights = torch.linalg.solve(gram + ridge.to(gram.device), z.T @ target)
+        mixing.weight.copy_(weights.T.reshape(mixing.weight.shape))
+        mean, z = mean @ weights, z @ weights
+        factor = torch.ones_like(mean)
+    else:
+        factor = (z * target).mean(0) / z.square().mean(0).clamp_min(1e-12)
+    norm, var = layer.norm, z.square().mean(0)
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(var)
+    norm.weight.copy_(factor * (var + norm.eps).sqrt())
+    norm.bias.copy_(wanted)
+
+
+def _rows(maps: Tensor) -> Tensor:
+    """`(N, C, ...) -> (pixels, C)`, in double precision."""
+    return maps.movedim(1, -1).flatten(0, -2).double()
 
 
 def _error(h: Tensor, y: Tensor) -> float:

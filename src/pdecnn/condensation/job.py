@@ -1,5 +1,6 @@
 """The whole way: a teacher and images in; a plan, a condensed student, its recovery, and the comparison out."""
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -12,16 +13,17 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from pdecnn.condensation.compare import Figures, comparison_rows, figures
+from pdecnn.condensation.apply import global_layers
+from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.progress import ProgressCallback
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
 from pdecnn.condensation.worse import what_got_worse
-from pdecnn.deploy.check import ExportError
+from pdecnn.deploy.check import CannotExportError, ExportError
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.tables import make_table
 from pdecnn.shared.trees import part, takes_images
 from pdecnn.training import Loaders, evaluate, load_checkpoint
@@ -154,12 +156,13 @@ def run_job(
         resume: Continue the job in the folder.
         arguments: What the command was given; kept in job.json.
         say: Called with a line about each step.
-        progress: Shows the planning, as in `plan`.
+        progress: Shows everything but the training, as in `plan`.
         reporter: Makes what shows the progress of the training.
     """
     began, processes = perf_counter(), Processes()
     folder = processes.first(lambda: Path(folder).absolute() if processes.count > 1 else Path(folder))
     say = say if say is not None and processes.is_first else (lambda text: None)
+    progress = progress if processes.is_first else None
     processes.share(teacher)  # the weights of a network of the user's own may be drawn at random
     further = dict(distill_options or {})
     aims: dict[str, Any] = {k: further[k] for k in ("distance", "features") if k in further}
@@ -180,7 +183,8 @@ def run_job(
     def measured(stage: str, model: nn.Module) -> None:
         if data.evaluation is not None:
             judge: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
-            shared = {"rank": processes.rank, "world_size": processes.count, "reduce": processes.sum}
+            shared: dict[str, Any] = {"rank": processes.rank, "world_size": processes.count, "reduce": processes.sum}
+            shared["progress"] = progress
             accuracies[stage] = stages.value(stage, lambda: judge(model, data.evaluation, **shared).accuracy)
 
     notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input}
@@ -211,7 +215,9 @@ def run_job(
 
     def fit_them() -> list[dict[str, Any]]:
         seed_everything(seed, "fit")
-        return [f.to_dict() for f in fit_layers(student, teacher, made, batches, **{"seed": seed, **fitting})]
+        done = begin(progress, "fitting Global layers", len(global_layers(student, made.runs)))
+        given = {"seed": seed, "progress": lambda line: done(), **fitting}
+        return [f.to_dict() for f in fit_layers(student, teacher, made, batches, **given)]
 
     fitted = tuple(Fitted(**f) for f in stages.weights(FITTED, student, fit_them))
     measured("fitted, no labels", student)
@@ -237,11 +243,19 @@ def run_job(
         save(student, folder / "student", **notes, accuracy=ends["after"])
         files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
         batches = BATCHES if own is None else BATCHES[:1]
-        found, speedups = figures({"before": teacher, "after": student}, example, ends, files, batches=batches)
+        sides = {"before": teacher, "after": student}
+        found, speedups = figures(sides, example, ends, files, batches=batches, progress=progress)
         say("writing for ONNX Runtime, comparing, timing")
         images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
         images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
-        onnx, lines = deploy(teacher, student, images, folder / "student.onnx", batches, metadata=notes)
+        target = folder / "student.onnx"
+        onnx, lines = deploy(teacher, student, images, target, batches, metadata=notes, progress=progress)
+        times = [
+            (getattr(found["before"], f"ms_{n}"), getattr(found["after"], f"ms_{n}"), ratio)
+            for n, ratio in speedups.items()
+        ]
+        times += [time[1:] for time in onnx.times()] if onnx else []
+        lines += [BUSY] if was_busy(times) else []
         result = JobResult(
             folder=folder,
             plan=made,
@@ -282,12 +296,18 @@ def deploy(
     batches: Sequence[int] = BATCHES,
     *,
     metadata: Mapping[str, Any] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> tuple[OnnxComparison | None, list[str]]:
     """The comparison in ONNX Runtime, and lines that say what is missing from it and why."""
     notes: list[str] = []
+    further: dict[str, Any] = {"say": notes.append, "batches": batches, "metadata": metadata, "progress": progress}
     try:
-        return compare_onnx(teacher, student, images, path, say=notes.append, batches=batches, metadata=metadata), notes
+        return compare_onnx(teacher, student, images, path, **further), notes
     except ImportError as error:  # the extra is not installed
         return None, [f"No ONNX file and no figures of it: {error}"]
-    except (ExportError, ValueError, TypeError) as error:
+    except (ExportError, CannotExportError) as error:
         return None, [f"No {path.name}: {error}"]
+    except (ValueError, TypeError) as error:  # a defect, but hours of training are not lost for it
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(at.filename).name}, line {at.lineno}"
+        return None, [f"No {path.name}, by a defect of the export: {type(error).__name__} in {where}: {error}"]

@@ -20,11 +20,10 @@ from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.match import check_model, count_kernels
-from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.propose import (
     ROUNDS,
     choose,
-    has_global_layer,
+    is_of_the_table,
     layer_cost,
     measure_ms,
     module_costs,
@@ -34,12 +33,15 @@ from pdecnn.condensation.propose import (
     with_costs,
 )
 from pdecnn.condensation.record import Record, record
+from pdecnn.condensation.replacements import NOTHING as NONE
+from pdecnn.condensation.replacements import PAPER, PDE, STEPS, check_replacement
 from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped, from_plain
 from pdecnn.condensation.trial import try_runs
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.names import close_to
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
 from pdecnn.shared.tables import make_table, short, to_html
 from pdecnn.shared.trees import arguments
@@ -93,7 +95,7 @@ class Plan:
         """The plan with changes to the run at `path`, such as `plan.edit("layer1.0-4", keep=2, K=3)`."""
         run = self._run(path)
         new = dataclasses.replace(run, **changes).check()
-        if has_global_layer(run):
+        if is_of_the_table(run):
             new = dataclasses.replace(new, layer_cost=dataclasses.replace(layer_cost(new), ms=run.layer_cost.ms))
         return dataclasses.replace(self, runs=tuple(new if r is run else r for r in self.runs))
 
@@ -175,9 +177,13 @@ class Plan:
 def _becomes(run: Run) -> str:
     if not run.condenses:
         return ", unchanged"
+    if run.replacement == NONE:
+        return f" -> {run.keep}"
+    steps = f" K={run.K}" if run.replacement in (PAPER, PDE) else ""
+    layer = ("Global" if run.replacement == PAPER else run.replacement) + steps
     if run.is_dense:
-        return f" -> {run.keep}" + (f", Global K={run.K} after {run.transition}" if run.transition else "")
-    return f" -> {run.keep} + Global K={run.K}" + (" of a block" if run.init == "block" else "")
+        return f" -> {run.keep}" + (f", {layer} after {run.transition}" if run.transition else "")
+    return f" -> {run.keep} + {layer}" + (" of a block" if run.init == "block" else "")
 
 
 def _change(before: int, after: int) -> str:
@@ -189,7 +195,8 @@ def plan(
     example_inputs: Any,
     *,
     keep: int = 1,
-    K: int = 5,
+    replacement: str = PAPER,
+    K: int | None = None,
     init: str = "identity",
     ignore: Given | Sequence[Given] = (),
     only: Given | Sequence[Given] = (),
@@ -198,20 +205,23 @@ def plan(
     base: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Plan:
-    """Finds the runs of repeated blocks of a CNN and plans one Global layer for each.
+    """Finds the runs of repeated blocks of a CNN and plans one cheap layer for each.
 
     Args:
         model: Any CNN; it is run once and not changed.
         example_inputs: An input of the right shape; batch 1 is enough. Also the tuple of arguments, a dict of them by
             name, or a list of images `(C, H, W)` for a detector.
         keep: Blocks that stay in each run, counted from the first.
-        K: Time steps of the Global layers.
-        init: First guess of the Global layers: `"identity"`, or `"block"`: one more block, with its weights.
+        replacement: What comes in the place of the other blocks: `"pde"` (K steps of transport and diffusion, and a
+            reaction among channels), `"paper"` (the published Global layer), `"separable"` or `"depthwise"` (plain
+            convolutions), `"nothing"`, or a name of `register_replacement`.
+        K: Time steps of `"pde"`, 3 by default, and of `"paper"`, 5 by default.
+        init: First guess of the paper's layers: `"identity"`, or `"block"`: one more block, with its weights.
         ignore: Runs that are left alone: paths, regular expressions for whole paths, modules, or classes of blocks.
         only: If given, the only runs that are condensed, named likewise.
         budget: Upper bounds, as numbers or such as `"50%"`, for `params`, `macs` and `latency_ms` (measured): runs
             then keep as many blocks as the bounds allow.
-        options: Changes to the `GlobalOptions` of the layers.
+        options: Changes to the `GlobalOptions` of the paper's layers.
         base: How to build the model afresh, `{"name": ..., "kwargs": {...}}` for one of timm's registry; found by
             itself for models of timm and torchvision.
         progress: Called as `progress(text, done, total)` with what is being done, how many of its parts are done, and
@@ -225,6 +235,8 @@ def plan(
         >>> made.before.params, made.after.params
         (466906, 83194)
     """
+    check_replacement(replacement, "plan")
+    K = STEPS.get(replacement, 1) if K is None else K
     _check_arguments(model, keep, K, init)
     inputs = arguments(model, example_inputs)
     done = begin(progress, "running the model once", 1)
@@ -239,7 +251,8 @@ def plan(
     runs: list[Run] = []
     for run in found:
         kernels = count_kernels(modules[run.parent])
-        run = dataclasses.replace(run, K=K, init=init, options=dict(options or {}), kernels=kernels)
+        changes: dict[str, Any] = {"replacement": replacement, "K": K, "init": init, "options": dict(options or {})}
+        run = dataclasses.replace(run, **changes, kernels=kernels).check()
         run = run if run.is_dense else dataclasses.replace(run, keep=min(keep, len(run.units)))
         reason = _refusal(run, keep, modules, ignore, only)
         if reason:
@@ -346,7 +359,7 @@ def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
 def _counted(
     model: nn.Module, inputs: tuple[Any, ...], runs: list[Run], progress: ProgressCallback | None
 ) -> tuple[list[Run], Cost]:
-    """The runs with what their blocks and their Global layers cost, and the cost of the model."""
+    """The runs with what their blocks and their new layers cost, and the cost of the model."""
     if not runs:
         return [], Cost()
     done = begin(progress, "counting what each run costs", len(runs) + 1)
@@ -365,7 +378,7 @@ def _that_save(runs: list[Run], skipped: list[Skipped]) -> list[Run]:
         if run.after.params < run.before.params and run.after.macs < run.before.macs:
             good.append(run)
             continue
-        what = "a Global layer" if has_global_layer(run) else "what is registered for them"
+        what = "the new layer" if is_of_the_table(run) else "what is registered for them"
         skipped.append(Skipped(run.path, f"{what} would cost as much as the blocks it replaces"))
     return good
 

@@ -12,10 +12,11 @@ from torch import nn
 
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.tracker import all_names
-from pdecnn.condensation.apply import global_layer, own_replacement
-from pdecnn.condensation.progress import ProgressCallback, begin
+from pdecnn.condensation.apply import own_replacement
+from pdecnn.condensation.replacements import build
 from pdecnn.condensation.site import Cost, Run
 from pdecnn.shared.modules import eval_mode, listen
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.trees import count, is_images
 
 ROUNDS = 7  # samples of a latency
@@ -47,9 +48,9 @@ def with_costs(run: Run, costs: Mapping[str, Cost], model: nn.Module) -> Run:
 
 
 def layer_cost(run: Run) -> Cost:
-    """What the Global layer of a run costs, counted on the meta device."""
+    """What the new layer of a run costs, counted on the meta device."""
     like = torch.empty(1, *run.shape, device="meta", dtype=torch.float64)
-    report = profile(global_layer(run, None, like), like)
+    report = profile(build(run, None, like), like)
     return Cost(report.params, report.exact)
 
 
@@ -69,8 +70,8 @@ def _own_cost(run: Run, model: nn.Module) -> Cost | None:
     return Cost(report.params, report.exact)
 
 
-def has_global_layer(run: Run) -> bool:
-    """Whether the cost of what replaces the blocks is that of a Global layer, not of a replacement of the user's."""
+def is_of_the_table(run: Run) -> bool:
+    """Whether the cost of what replaces the blocks is that of the table, not of a function registered for them."""
     return dataclasses.replace(run.layer_cost, ms=None) == layer_cost(run)
 
 
@@ -91,7 +92,7 @@ def measure_ms(model: nn.Module, inputs: tuple[Any, ...], done: Callable[[], Non
 def timed(
     runs: Sequence[Run], model: nn.Module, inputs: tuple[Any, ...], *, progress: ProgressCallback | None = None
 ) -> list[Run]:
-    """The runs with milliseconds for every block, as measured inside the model, and for every Global layer."""
+    """The runs with milliseconds for every block, as measured inside the model, and for every new layer."""
     paths = {path for run in runs for path in run.members()}
     modules = {path: model.get_submodule(path) for path in paths}
     began: dict[nn.Module, float] = {}
@@ -106,7 +107,7 @@ def timed(
     with listen(samples, before=enter, after=leave):
         measure_ms(model, inputs, begin(progress, f"timing {len(paths)} blocks", ROUNDS))
     median = {path: statistics.median_high(samples[module]) for path, module in modules.items()}
-    done = begin(progress, "timing Global layers", len(runs))
+    done = begin(progress, "timing new layers", len(runs))
     found = []
     for run in runs:
         found.append(_with_ms(run, median, model, batch_of(inputs)))
@@ -120,7 +121,7 @@ def _with_ms(run: Run, median: Mapping[str, float], model: nn.Module, batch: int
         for cost, unit in zip(run.costs, run.units, strict=True)
     )
     like = next(model.parameters())
-    layer = global_layer(run, None, like)
+    layer = build(run, None, like)
     ms = measure_ms(layer, (torch.zeros(batch, *run.shape, device=like.device, dtype=like.dtype),))
     return dataclasses.replace(run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=ms))
 

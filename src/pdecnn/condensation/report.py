@@ -18,8 +18,8 @@ from pdecnn.condensation.distill import LR
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.job import JobResult, run_job
 from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.progress import choose_progress
 from pdecnn.condensation.worse import what_got_worse
+from pdecnn.shared.progress import choose_progress
 from pdecnn.shared.tables import make_table
 from pdecnn.training.batches import as_loaders
 from pdecnn.training.imitation import OwnLoss
@@ -138,6 +138,7 @@ def condense(
     loss: OwnLoss | None = None,
     metric: Any = None,
     epochs: int = 10,
+    batch_size: int = 64,
     lr: float = LR,
     seed: int = 0,
     distill: Mapping[str, Any] | None = None,
@@ -161,6 +162,7 @@ def condense(
         loss: Your loss, `loss(answer, y)`, as in `distill`.
         metric: Your metric, `metric(answer, y)`, as in `distill`: it is in the report in place of accuracy.
         epochs: Passes over `train`.
+        batch_size: Images per step, where `train` is not of batches.
         lr: Learning rate of the blocks that stay; that of new layers is ten times larger.
         seed: Seed of the new layers, of the order and of the augmentation.
         distill: Further options of `distill`, such as `{"temperature": 2.0}`.
@@ -198,7 +200,7 @@ def condense(
             small, result = run_job(
                 folder,
                 model,
-                as_loaders(train, val, seed=seed),
+                as_loaders(train, val, batch_size=batch_size, seed=seed),
                 image=example_inputs,
                 loss=loss,
                 metric=metric,

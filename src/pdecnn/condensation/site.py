@@ -57,18 +57,20 @@ class Run:
         shape: `(C, H, W)` of the feature map, for a dense run that of the map after the transition; `(C, W)` of a
             signal, `(C, D, H, W)` of a volume.
         channels_last: Whether the channels of the feature maps are the last dimension, as in `(N, H, W, C)`.
-        signed: Whether the feature map has negative values; the Global layer then adds to it and has no activation.
-        K: Time steps of the Global layer.
-        init: Its first guess F: `"identity"`, or `"block"`: the first of the removed blocks, which keeps its weights.
-        options: Changes to the `GlobalOptions` of the layer.
-        rms: Root mean square of the first guess on the inputs that were planned with; the norms of the layer's
-            coefficients start from it, since velocities that grow with the map make the steps unstable.
+        signed: Whether the feature map has negative values; the new layer then has no activation.
+        replacement: What comes in the place of the removed blocks, by its name in `replacements.py`.
+        K: Time steps, of a replacement that is a PDE.
+        init: The first guess F of the paper's layer: `"identity"`, or `"block"`: the first of the removed blocks, which
+            keeps its weights.
+        options: Changes to the `GlobalOptions` of the paper's layer.
+        rms: Root mean square of the first guess on the inputs that were planned with; the norms of the coefficients of
+            the paper's layer start from it, since velocities that grow with the map make the steps unstable.
         costs: The cost of each block.
-        layer_cost: The cost of the Global layer without its first guess.
+        layer_cost: The cost of the new layer without its first guess.
         growth: Channels that each block of a dense run adds.
         width: Channels that a dense run begins with.
         readers: Paths of the modules that read the output of a dense run and become narrower.
-        transition: Path of the module that the Global layer of a dense run follows; None: no such layer.
+        transition: Path of the module that the new layer of a dense run follows; None: no such layer.
         kernels: How many convolutions `parent` holds, by which a plan knows its model; 0: not written down.
     """
 
@@ -82,6 +84,7 @@ class Run:
     shape: tuple[int, ...]
     channels_last: bool = False
     signed: bool = True
+    replacement: str = "paper"  # as in plans that do not say it
     K: int = 5
     init: str = "identity"
     options: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +126,7 @@ class Run:
 
     @property
     def after(self) -> Cost:
-        """What the kept blocks and the Global layer cost."""
+        """What the kept blocks and the new layer cost."""
         if not self.condenses:
             return self.before
         stays = self.keep + (self.init == "block" and not self.is_dense)
@@ -132,7 +135,7 @@ class Run:
 
     @property
     def site(self) -> str:
-        """Path of the Global layer after condensing; empty if there is none."""
+        """Path of the new layer after condensing; empty if there is none."""
         if self.is_dense:
             return f"{self.transition}.global_layer" if self.transition is not None else ""
         return self.child(self.units[-1][-1])
@@ -166,6 +169,9 @@ class Run:
         checks = {
             f"kind must be one of {KINDS}, got {self.kind!r:.80}": self.kind in KINDS,
             f"init must be one of {INITS}, got {self.init!r:.80}": self.init in INITS,
+            f"init='block' and options are for replacement='paper', got {self.replacement!r:.80}": (
+                self.replacement == "paper" or (self.init != "block" and not self.options)
+            ),
             f"keep must be from 1 to {len(self.units)}, got {self.keep!r:.80}": _is_int(self.keep)
             and 1 <= self.keep <= len(self.units),
             f"K must be an int of at least 1, got {self.K!r:.80}": _is_int(self.K) and self.K >= 1,

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.condensation.apply import apply_runs, global_layers, start_coefficients
+from pdecnn.condensation.apply import apply_runs, new_layers
+from pdecnn.condensation.paper import start_coefficients
 from pdecnn.condensation.record import MAPS, Record, record
 from pdecnn.condensation.site import Run
-from pdecnn.layers.global_layer_nd import AnyGlobalLayer
+from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS, AnyGlobalLayer
 from pdecnn.shared.modules import listen
 from pdecnn.shared.trees import map_tensors, takes_targets
 
@@ -27,7 +28,8 @@ def try_runs(model: nn.Module, inputs: tuple[Any, ...], runs: Sequence[Run], not
     sizes: dict[str, float] = {}
     try:
         small = apply_runs(model, runs)
-        sites = {layer: site for site, layer in global_layers(small, runs).items()}
+        layers = new_layers(small, runs).items()
+        sites: dict[Any, str] = {layer: site for site, layer in layers if isinstance(layer, GLOBAL_LAYERS)}
         with listen(sites, before=lambda layer, args, _: sizes.update({sites[layer]: _start(layer, args)})):
             found = record(small, map_tensors(inputs, lively))
     except Exception as error:
@@ -61,7 +63,7 @@ def _difference(runs: Sequence[Run], notes: Record, found: Record, *, counts: bo
     """What is wrong, if anything; a detector `counts`: how many boxes it gives depends on its weights."""
     dead = [run.site for run in runs if run.site and not found.calls.get(run.site)]
     if dead:
-        return f"the Global layer at {dead[0]} is not called"
+        return f"the new layer at {dead[0]} is not called"
     before, after = notes.output_shapes, found.output_shapes
     if any(run.is_dense for run in runs):  # the maps of a backbone become narrower
         before, after = ([s[:1] + s[2:] if len(s) in MAPS else s for s in shapes] for shapes in (before, after))

@@ -5,7 +5,8 @@ from typing import Any
 
 from pdecnn.condensation.deployed import OnnxComparison, in_words
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.propose import has_global_layer
+from pdecnn.condensation.propose import is_of_the_table
+from pdecnn.condensation.replacements import PAPER
 from pdecnn.shared.tables import short
 
 MAPS = (
@@ -42,7 +43,7 @@ def what_got_worse(
 
     A reason is given where Global layers are the reason.
     """
-    new = any(run.condenses and has_global_layer(run) for run in plan.runs)
+    new = any(run.condenses and run.replacement == PAPER and is_of_the_table(run) for run in plan.runs)
     lines = []
     for name, words in WORDS.items():
         b, a = getattr(before, name, None), getattr(after, name, None)

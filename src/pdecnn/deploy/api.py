@@ -35,6 +35,7 @@ from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.shared.extras import require
 from pdecnn.shared.files import saving, sync_folder
 from pdecnn.shared.modules import tensors_in
+from pdecnn.shared.progress import ProgressCallback, begin, counted, showing
 
 DYNAMIC = ("batch", "size", "nothing")
 FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
@@ -84,6 +85,7 @@ def export(
     dynamic: str = "batch",
     names: Names | None = None,
     metadata: Mapping[str, Any] | None = None,
+    progress: ProgressCallback | bool = True,
 ) -> ExportReport:
     """Writes `model` for an edge runtime, runs the file and compares.
 
@@ -107,6 +109,7 @@ def export(
             they are several; `logits`, `output`, or the keys of the dict that the model returns.
         metadata: What the file says of itself (ONNX alone), such as `{"classes": ["cat", "dog"]}`; size, mean and std
             as far as the model knows them, and the version of pdecnn, are always there.
+        progress: Whether to show what takes over two seconds, or what is called with each part that is done.
 
     Example:
         >>> import tempfile, timm
@@ -121,18 +124,20 @@ def export(
     names = names or found_names or None
     inputs = check_inputs(model, tensors_in(example_inputs))
     at = inputs if isinstance(check, bool) else check_inputs(model, tensors_in(check))
-    compared = (at, _twice_as_large(model, at)) if dynamic == "size" else (at,)
+    compared = () if check is False else (at, _twice_as_large(model, at)) if dynamic == "size" else (at,)
     batches = None if int8 is None else calibration_batches(int8, inputs)
     with saving(target):
         temporary = _temporary_beside(target)
     try:
         write, load = _writers(format, ops, opset, batches, dynamic)
-        with saving(target):
-            write(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
         agreement = None
-        if check is not False:
+        with showing(progress) as report:
+            done = begin(report, f"writing {target.name}", 1)
+            with saving(target):
+                write(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
+            done()
             run_part = partial(_run_part, write, load, target.suffix)
-            for x in compared:
+            for x in counted(compared, report, f"comparing {target.name} with the model"):
                 found = compare(answers(model, x), _run(load, temporary, x))
                 _refuse_if_different(found, model, x, target, run_part, int8 is not None)
                 agreement = agreement or found

@@ -14,8 +14,9 @@ from pdecnn.analysis.latency import measure, percentile, threads
 from pdecnn.deploy.api import session
 from pdecnn.deploy.check import onnx_runner
 from pdecnn.deploy.onnx import to_onnx
+from pdecnn.shared.progress import ProgressCallback, begin, showing
 
-RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused")
+RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def bench(
     rounds: int = 20,
     max_seconds: float = 20.0,
     files: Mapping[str, tuple[str, Path]] | None = None,
+    progress: ProgressCallback | bool = True,
 ) -> list[Row]:
     """Times every model in every runtime; all candidates of a batch size take turns in each round.
 
@@ -56,16 +58,18 @@ def bench(
         rounds: Samples of each candidate.
         max_seconds: Limit for each batch size; never fewer than 3 rounds.
         files: ONNX files of the first model that take their turns too, `{label: (ops, path)}`.
+        progress: Whether to show what takes over two seconds, or what is called with each part that is done.
     """
     unknown = [name for name in runtimes if name not in RUNTIMES]
     if unknown:
         raise ValueError(f"bench: runtime must be one of {', '.join(RUNTIMES)}, got {unknown[0]!r}.")
-    with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.no_grad():
-        made = {
-            (name, runtime): _runner(runtime, model.eval(), x, Path(folder) / f"{i}-{runtime}.onnx", num_threads)
-            for i, (name, (model, x)) in enumerate(models.items())
-            for runtime in runtimes
-        }
+    with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.no_grad(), showing(progress) as report:
+        made, done = {}, begin(report, "preparing", len(models) * len(runtimes))
+        for i, (name, (model, x)) in enumerate(models.items()):
+            for runtime in runtimes:
+                file = Path(folder) / f"{i}-{runtime}.onnx"
+                made[name, runtime] = make_runner(runtime, model.eval(), x, file, num_threads)
+                done()
         first = next(iter(models))
         for label, (ops, path) in (files or {}).items():
             made[first, label] = _file_runner(path, ops, num_threads)
@@ -73,7 +77,8 @@ def bench(
         for batch in batches:
             inputs = {name: _batch(x, batch) for name, (_, x) in models.items()}
             candidates = {(name, runtime): partial(run, inputs[name]) for (name, runtime), (run, _) in made.items()}
-            timings = measure(candidates, rounds=rounds, max_seconds=max_seconds)
+            done = begin(report, f"timing batches of {batch}", rounds)
+            timings = measure(candidates, rounds=rounds, max_seconds=max_seconds, done=done)
             for (name, runtime), (_, size) in made.items():
                 samples = timings[name, runtime].samples
                 p50, p90 = (1e3 * percentile(samples, q) for q in (0.5, 0.9))
@@ -90,9 +95,12 @@ def _batch(x: Tensor, batch: int) -> Tensor:
     return x.repeat(-(-batch // len(x)), *[1] * (x.ndim - 1))[:batch].contiguous()
 
 
-def _runner(
+def make_runner(
     runtime: str, model: nn.Module, x: Tensor, file: Path, num_threads: int
 ) -> tuple[Callable[[Tensor], object], int]:
+    """The model in a runtime, as a function of its input, and the bytes of its weights or its `file`."""
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}.")
     weights = sum(q.numel() * q.element_size() for q in model.state_dict().values())
     match runtime:
         case "eager":
@@ -104,7 +112,12 @@ def _runner(
         case "compile":
             return torch.compile(model, dynamic=True), weights
     ops = "fused" if runtime == "onnx-fused" else "portable"
-    file.write_bytes(to_onnx(model, (x,), ops=ops).SerializeToString())
+    proto = to_onnx(model, (x,), ops=ops)
+    if runtime == "onnx-int8":
+        from pdecnn.deploy.int8 import quantise
+
+        proto = quantise(proto, [(x,)])  # how long it takes does not depend on the scales
+    file.write_bytes(proto.SerializeToString())
     return _file_runner(file, ops, num_threads)
 
 

@@ -20,6 +20,10 @@ class ExportError(RuntimeError):
     """An exported file that does not compute what the model computes."""
 
 
+class CannotExportError(ValueError):
+    """A model that cannot be written in the format."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How well the outputs of a file and of its model agree.

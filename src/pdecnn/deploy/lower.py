@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from pdecnn.deploy.check import answers
+from pdecnn.deploy.check import CannotExportError, answers
 from pdecnn.deploy.modules import prepare
 from pdecnn.deploy.portable import TABLE, Table, WithTable
 from pdecnn.deploy.simplify import changes_in_place, simplify
@@ -58,7 +58,7 @@ def lower_with(
         program = trace(WithTable(twin, table), inputs, dynamic=dynamic)
     except Exception as error:  # torch.export has many kinds, most of them private
         reason = str(error).strip().partition("\n")[0]
-        raise ValueError(
+        raise CannotExportError(
             f"export: {type(model).__name__} cannot be traced: {reason} What it does must not depend on the values of "
             "its inputs; export such a part by itself or replace it."
         ) from error
@@ -100,9 +100,9 @@ def check_inputs(model: nn.Module, example_inputs: Tensor | Sequence[Tensor]) ->
     try:
         outputs = answers(model, inputs)
     except Exception as error:  # a model may refuse in any way
-        raise ValueError(
+        raise CannotExportError(
             f"export: {type(model).__name__} does not run on example_inputs of shape {shapes}: {error}"
         ) from error
     if not outputs:
-        raise ValueError(f"export: {type(model).__name__} returns no tensor.")
+        raise CannotExportError(f"export: {type(model).__name__} returns no tensor.")
     return inputs

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pdecnn.deploy.check import CannotExportError
 from pdecnn.deploy.ode import is_adaptive
 from pdecnn.layers.equilibrium import Equilibrium
 from pdecnn.layers.global_fusion import fused
@@ -86,7 +87,7 @@ def prepare(model: nn.Module, *, whole_layers: bool = True) -> nn.Module:
     """
     for name, module in list(model.named_modules()):
         if is_adaptive(module):
-            raise ValueError(
+            raise CannotExportError(
                 f"export: {name or 'the model'} is an ODEBlock with the adaptive method {module.method!r}, whose "
                 "number of steps depends on the input. Export it with equal steps instead: pdecnn export --ode-steps "
                 "8, or in Python `from pdecnn.deploy import fix_steps` and export fix_steps(model, 8). A new model "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.deploy import rows
+from pdecnn.deploy.check import CannotExportError
 from pdecnn.deploy.lower import check_inputs, lower, lower_with, trace
 from pdecnn.deploy.names import Names, check_names, input_names, output_names
 from pdecnn.deploy.portable import TABLE, Table, WithTable
@@ -67,7 +68,7 @@ def to_onnx(
             )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
-        raise ValueError(f"export: {type(model).__name__} cannot be written as ONNX: {reason}") from error
+        raise CannotExportError(f"export: {type(model).__name__} cannot be written as ONNX: {reason}") from error
     proto = exported.model_proto
     written = next((item.version for item in proto.opset_import if not item.domain), opset)
     if written != opset:  # the exporter says so in a log line alone

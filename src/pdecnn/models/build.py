@@ -170,6 +170,13 @@ def _build_timm(description: dict[str, Any], pretrained: bool = False) -> nn.Mod
         if not pretrained:
             raise
         raise ValueError(f"build_model: {name!r} has no weights to load: {error}") from error
+    except OSError as error:
+        if not pretrained:
+            raise
+        raise ValueError(
+            f"model: cannot fetch the weights of {name} ({_reason(error)}); without a network, fetch the file "
+            "elsewhere and give it as --weights FILE, or --teacher-weights for a teacher."
+        ) from error
     return model
 
 
@@ -182,14 +189,18 @@ def _from_hub(name: str, kwargs: dict[str, Any]) -> nn.Module:
     try:
         model: nn.Module = timm.create_model(name, pretrained=True, **kwargs)
     except Exception as error:  # the hub's errors have no common kind
-        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise ValueError(
-            f"model: cannot fetch {name} ({reason}); without a network, fetch its file of weights elsewhere and name "
-            "timm:NAME --weights FILE."
+            f"model: cannot fetch {name} ({_reason(error)}); without a network, fetch its file of weights elsewhere "
+            "and name timm:NAME --weights FILE."
         ) from error
     finally:
         log.setLevel(level)
     return model
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of what a hub says."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def check_steps(kwargs: Mapping[str, Any]) -> None:

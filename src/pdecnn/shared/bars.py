@@ -24,7 +24,8 @@ def make_bar(console: Console, *fields: str) -> Progress:
         TextColumn("left", table_column=_whole()),
         TimeRemainingColumn(table_column=_whole()),
     )
-    return Progress(_Label(), bar, MofNCompleteColumn(table_column=_whole()), *more, *times, console=console)
+    columns = _Label(), bar, MofNCompleteColumn(table_column=_whole()), *more, *times
+    return Progress(*columns, console=console, refresh_per_second=4)  # drawn seldom: latencies are taken meanwhile
 
 
 def _whole() -> Column:

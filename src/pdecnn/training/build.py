@@ -92,11 +92,12 @@ def _from_name(name: str, num_classes: int | None, pretrained: bool, overwritten
     try:
         model = build_named(name, num_classes=num_classes, pretrained=pretrained)
     except ValueError as error:
-        if "no model named" not in str(error):
+        if "no model named" not in str(error) or ":" in name:
             raise
         raise ValueError(f"{error} If it is a path, expected a checkpoint or a run folder there.") from error
     if name.startswith("hf-hub:"):
         cfg: Any = getattr(model, "pretrained_cfg", None) or {}
-        description = {**description, "name": cfg.get("architecture") or name}
+        own = {"num_classes": model.num_classes}  # that of its config, if none was asked for
+        description = {**description, "name": cfg.get("architecture") or name, "kwargs": own}
         return NamedModel(model, description, {}, name)
     return NamedModel(model, description, {}, f"{name}, as timm has them" if pretrained else "")

@@ -11,6 +11,24 @@ from pdecnn.training.folders import UNKNOWN
 from pdecnn.training.loaders import Loaders
 
 
+def check_teacher(student: nn.Module, teacher: nn.Module, loaders: Loaders) -> None:
+    """Raises a ValueError unless both models answer to an image with equally many classes."""
+    x = torch.zeros(1, *loaders.input["shape"])
+    answers = []
+    for name, model in (("student", student), ("teacher", teacher)):
+        try:
+            with torch.no_grad(), eval_mode(model):
+                answers.append(model(x))
+        except Exception as error:
+            raise ValueError(f"distill: the {name} does not run on images of {tuple(x.shape[1:])}: {error}.") from error
+    mine, theirs = (tuple(a.shape[1:]) for a in answers)
+    if mine != theirs:
+        raise ValueError(
+            f"distill: the student answers with {mine[-1]} classes, the teacher with {theirs[-1]}. Name a teacher that "
+            f"was trained on the same classes, or its file: --teacher-weights FILE --num-classes {mine[-1]}."
+        )
+
+
 def check_data(model: nn.Module, loaders: Loaders) -> Loaders:
     """Runs the model on one image of each split and compares classes and labels, before anything is trained.
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.utils.data import DataLoader, SequentialSampler
 
+from pdecnn.shared.progress import ProgressCallback, counted
+
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -35,8 +37,10 @@ def part_of(loader: Iterable[Any], rank: int, world_size: int) -> Iterable[Any]:
         >>> list(part_of(["a", "b", "c"], 0, 2))
         ['a', 'c']
     """
+    if world_size == 1:
+        return loader
     batches = getattr(loader, "batch_sampler", None)
-    if world_size > 1 and isinstance(loader, DataLoader) and batches and isinstance(loader.sampler, SequentialSampler):
+    if isinstance(loader, DataLoader) and batches and isinstance(loader.sampler, SequentialSampler):
         mine = list(batches)[rank::world_size]
         workers, collate = loader.num_workers, loader.collate_fn
         return DataLoader(loader.dataset, batch_sampler=mine, num_workers=workers, collate_fn=collate)
@@ -53,6 +57,7 @@ def evaluate(
     rank: int = 0,
     world_size: int = 1,
     reduce: Callable[[Tensor], Tensor] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Metrics:
     """Evaluates a classifier on all batches of `loader`, in eval mode; the mode it was in is restored.
 
@@ -64,6 +69,7 @@ def evaluate(
         rank: Number of this process among `world_size`; each takes every `world_size`-th batch, as `part_of` does.
         world_size: Number of processes.
         reduce: Sums a tensor over the processes.
+        progress: Called with each batch that is done, as `plan` does.
 
     Example:
         >>> batches = [(torch.eye(3), torch.tensor([0, 1, 0]))]
@@ -79,7 +85,7 @@ def evaluate(
     model.eval()
     try:
         with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-            for x, y in part_of(loader, rank, world_size):
+            for x, y in counted(part_of(loader, rank, world_size), progress, "evaluating"):
                 logits = model(x.to(device)).float().cpu()
                 if not len(confusion):
                     num_classes = num_classes or logits.shape[1]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.progress import ProgressCallback, counted
 from pdecnn.shared.trees import arguments, count, moved, named_tensors, takes_images, takes_targets
 from pdecnn.training.batches import has_labels
 from pdecnn.training.evaluation import part_of
@@ -125,6 +126,7 @@ class Imitation:
         rank: int = 0,
         world_size: int = 1,
         reduce: Callable[[Tensor], Tensor] | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Score:
         """The metric of a model over all batches; each process takes its part, but a metric that sums up takes all."""
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -133,7 +135,8 @@ class Imitation:
         if whole:
             self.metric.reset()
         with eval_mode(model), eval_mode(self.teacher):
-            for x, y in batches if whole else part_of(batches, rank, world_size):
+            mine = batches if whole else part_of(batches, rank, world_size)
+            for x, y in counted(mine, progress, "evaluating"):
                 n, x = count(x, takes_images(model, x)), moved(x, device)
                 value = self._measure(model, x, moved(y, device), whole)
                 total += torch.tensor([n * value, n], dtype=torch.float64)

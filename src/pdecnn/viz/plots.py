@@ -29,20 +29,23 @@ def cost_bars(result: JobResult) -> str:
     """What is left of each cost, in per cent of the model before."""
     costs = {label: (getattr(result.before, n), getattr(result.after, n)) for n, label, _ in ROWS if n != "accuracy"}
     costs = {label: pair for label, pair in costs.items() if None not in pair}
+    left = {label: 100 * a / max(b, 1e-9) for label, (b, a) in costs.items()}
+    times = {f"latency, batch {n}, ms": result.speedups.get(f"batch_{n}") for n in (1, 64)}
     if result.onnx:
-        b, a, fused = result.onnx.before, result.onnx.after, result.onnx.fused
-        costs["ONNX Runtime, batch 1, ms"] = b.ms_batch_1, a.ms_batch_1
-        if fused:
-            costs["ONNX Runtime, fused, batch 1, ms"] = b.ms_batch_1, fused.ms_batch_1
-    labels, shares = list(costs), [100 * a / max(b, 1e-9) for b, a in costs.values()]
+        times["ONNX Runtime, batch 1, ms"] = result.onnx.speedups["batch_1"]
+        times["ONNX Runtime, fused, batch 1, ms"] = result.onnx.speedups.get("fused_batch_1")
+    left |= {label: 100 / ratio for label, ratio in times.items() if ratio}  # as the table has it
+    labels, shares = list(left), list(left.values())
 
     def paint(axes: Any) -> None:
         axes.barh(labels, [100] * len(labels), color=BEFORE, height=0.62, label="before")
         bars = axes.barh(labels, shares, color=AFTER, height=0.62, label="after")
-        axes.bar_label(bars, [f"{s:.0f} %" for s in shares], padding=4, color=INK)
+        for bar, share in zip(bars, shares, strict=True):  # beside both bars
+            middle = bar.get_y() + bar.get_height() / 2
+            axes.annotate(f"{share:.0f} %", (max(share, 100), middle), (4, 0), textcoords="offset points", va="center")
         axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
         axes.invert_yaxis()
-        axes.set_xlim(0, max(112, *(s + 12 for s in shares)))
+        axes.set_xlim(0, 1.15 * max(100, *shares))
         axes.set_xlabel("per cent of the model before")
 
     return draw(paint)
@@ -80,7 +83,7 @@ def learning_curve(result: JobResult) -> str:
         axes.set_xlabel("epoch of distillation")
         axes.set_ylabel(result.metric or "accuracy, %")
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, loc="lower right")
+            axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
     return draw(paint)
 
@@ -97,6 +100,6 @@ def fit_bars(result: JobResult) -> str:
             axes.bar([p + shift for p in place], heights, 0.36, color=color, label=label)
         axes.set_xticks(list(place), sites)
         axes.set_ylabel("unexplained variance")
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
     return draw(paint)

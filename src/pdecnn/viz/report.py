@@ -19,6 +19,7 @@ STYLE = """
 .pdecnn p.lead { color: #52606d; margin-top: 0; }
 .pdecnn .wide { overflow-x: auto; } .pdecnn table { border-collapse: collapse; margin: .6rem 0; }
 .pdecnn th, .pdecnn td { padding: .25rem .9rem .25rem 0; vertical-align: top; }
+.pdecnn td + td { white-space: nowrap; }
 .pdecnn th { border-bottom: 2px solid #1f6f8b; } .pdecnn td { border-bottom: 1px solid #e4e7eb; }
 .pdecnn caption { text-align: left; color: #52606d; }
 .pdecnn .figures { display: flex; flex-wrap: wrap; gap: 1.5rem; }

@@ -1,0 +1,99 @@
+r"""Transport and diffusion with constants of each channel: K explicit steps, which are one depth-wise convolution.
+
+.. math::
+
+    \partial_t h + \sum_i u_i\, \partial_i h = \sum_i D_i\, \partial_i^2 h
+
+With constants the steps are a stencil applied K times, and so one stencil of `2K + 1` pixels: a large receptive field
+for two numbers per channel and axis, at the price of a depth-wise convolution in every runtime.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as nnf
+
+from pdecnn.reference.advection_diffusion import check_steps
+
+MAX_K = 16
+_CONVS = {1: nnf.conv1d, 2: nnf.conv2d, 3: nnf.conv3d}
+
+
+class Transport(nn.Module):
+    """K steps of the equation above; beyond its border the map is zero.
+
+    Args:
+        channels: Channels C, which are not mixed.
+        K: Number of time steps.
+        axes: Dimensions of space, 1 to 3.
+        device: Where the parameters live.
+        dtype: Type of the parameters.
+
+    Attributes:
+        velocity: `(axes, C)`: pixels per step along each axis of the map, in their order.
+        diffusion: `(axes, C)`: in pixels squared per step.
+
+    Example:
+        >>> layer = Transport(4, K=2)
+        >>> layer(torch.ones(1, 4, 8, 8)).shape, layer.kernel().shape
+        (torch.Size([1, 4, 8, 8]), torch.Size([4, 1, 5, 5]))
+    """
+
+    basis: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        K: int = 1,
+        axes: int = 2,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_steps("Transport", K)
+        if K > MAX_K:
+            raise ValueError(f"Transport: K must be at most {MAX_K}, a stencil of {2 * MAX_K + 1} pixels; got K={K}.")
+        if axes not in _CONVS:
+            raise ValueError(f"Transport: axes must be 1, 2 or 3, got axes={axes}.")
+        self.channels, self.K, self.axes = channels, K, axes
+        self.velocity = nn.Parameter(torch.empty(axes, channels, device=device, dtype=dtype))
+        self.diffusion = nn.Parameter(torch.empty(axes, channels, device=device, dtype=dtype))
+        self.register_buffer("basis", _differences(axes).to(device=device, dtype=dtype), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Velocities of either sign, and a diffusion that keeps a step from making maps larger."""
+        nn.init.normal_(self.velocity, std=0.5)
+        nn.init.constant_(self.diffusion, 0.6 / self.axes)
+
+    def kernel(self) -> Tensor:
+        """The stencil of all steps, `(C, 1, 2K + 1, ...)`."""
+        rates = torch.cat([self.velocity, self.diffusion])
+        change = torch.tensordot(rates, self.basis[1:], dims=([0], [0]))
+        step = (self.basis[0] + change).unsqueeze(1)
+        mirrored, kernel = step.flip(tuple(range(2, step.ndim))), step.transpose(0, 1)
+        for _ in range(self.K - 1):
+            kernel = _CONVS[self.axes](kernel, mirrored, padding=2, groups=self.channels)
+        return kernel.transpose(0, 1)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """`(N, C, ...) -> (N, C, ...)`."""
+        return _CONVS[self.axes](h, self.kernel(), padding=self.K, groups=self.channels)
+
+    def extra_repr(self) -> str:
+        """What the module shows of itself."""
+        return f"{self.channels}, K={self.K}" + (f", axes={self.axes}" if self.axes != 2 else "")
+
+
+def _differences(axes: int) -> Tensor:
+    """Stencils of three pixels a side: the identity, minus the first derivative along each axis, then the second."""
+    identity = torch.tensor([0.0, 1.0, 0.0])
+    lines = [torch.tensor([0.5, 0.0, -0.5])] * axes + [torch.tensor([1.0, -2.0, 1.0])] * axes
+    found = []
+    for i, line in enumerate([identity, *lines]):
+        stencil = torch.ones(())
+        for axis in range(axes):
+            along = line if i == 0 or axis == (i - 1) % axes else identity
+            stencil = stencil.unsqueeze(-1) * along
+        found.append(stencil)
+    return torch.stack(found)
