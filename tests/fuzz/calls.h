@@ -233,19 +233,20 @@ inline void global_layer(Bytes& b, const Runner& r) {
   Memory memory;
   Values values(b);
   const Shape s = shape(b, r.large);
-  const bool interleaved = s.C > 1 && b.coin();
-  LayerCall call{};
-  call.N = s.N, call.C = s.C, call.H = s.H, call.W = s.W, call.K = steps(b), call.boundary = b.between(0, 2);
-  call.maps = b.coin() ? 2 : 4, call.side = b.one_of(sides);
-  call.previous_is_input = b.coin(), call.has_source = b.coin(), call.residual = b.coin();
-  call.coefficient_act = activation(b, true), call.output_act = activation(b, true), call.flow_sign = b.coin() ? 1 : -1;
-  call.dt = 0.2, call.dx = 1, call.dy = b.coin() ? 1 : 0.5, call.D_x = 0.5, call.D_y = 1;
-  auto map = [&] { return dense(memory.filled(kFloat32, s.count(), values), s, interleaved); };
+  global_training::InferenceCall call{};
+  global_training::Layer& layer = call.layer;
+  depthwise_norm::Problem& p = layer.problem;
   auto floats = [&](int64_t n) { return static_cast<const float*>(memory.filled(kFloat32, n, values)); };
-  call.h = map(), call.x = b.coin() ? map() : call.h;
-  call.out = dense(memory.result(kFloat32, s.count()), s, interleaved);
-  call.weight = floats(call.maps * s.C * call.side * call.side), call.bias = floats(call.maps * s.C);
+  p.N = s.N, p.C = s.C, p.H = s.H, p.W = s.W, p.maps = b.coin() ? 2 : 4, p.side = b.one_of(sides);
+  p.interleaved = s.C > 1 && b.coin(), p.act = activation(b, true), p.h = floats(s.count());
+  p.weight = floats(p.maps * s.C * p.side * p.side), p.bias = floats(p.maps * s.C);
+  const double sign = b.coin() ? 1 : -1;
+  layer.K = steps(b), layer.dt = 0.2, layer.dx = sign, layer.dy = sign * (b.coin() ? 1 : 0.5);
+  layer.D_x = 0.5, layer.D_y = 1, layer.x = b.coin() ? floats(s.count()) : nullptr;
+  layer.previous_is_input = b.coin(), layer.has_source = b.coin();
+  call.boundary = b.between(0, 2), call.residual = b.coin(), call.output_act = activation(b, true);
   call.scale = floats(s.C), call.shift = floats(s.C);
+  call.out = static_cast<float*>(memory.result(kFloat32, s.count()));
   r.run("global layer", PDECNN_SYMBOL(pdecnn_global_layer), &call, memory, false);
 }
 

@@ -8,7 +8,7 @@ here: the operators themselves take another way where their kernel does not appl
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from timm.layers import DropPath
@@ -34,13 +34,10 @@ _GLOBAL_HOOKS = [getattr(torch_module, f"_global{name}") for name in _HOOKS]
 _METHODS = ("__call__", "forward", "first_guess", "coefficients", "solve", "spacings", "_run", "_prepare")
 _known: dict[str, Any] = {}
 
-Class = TypeVar("Class", bound=type)
 
-
-def stands_for(cls: Class) -> Class:
-    """Marks the class whose methods the operators stand for; where one is overridden, it is called."""
+def stand_for(cls: type) -> None:
+    """Names the class whose methods the operators stand for; where one is overridden, it is called."""
     _known.update({name: getattr(cls, name) for name in _METHODS})
-    return cls
 
 
 class Arguments(NamedTuple):

@@ -11,6 +11,7 @@ and pulled back to the input by the source f. The result goes through a norm and
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 from inspect import signature
 from typing import Any, cast
 
@@ -22,9 +23,9 @@ from pdecnn import functional
 from pdecnn.kernels.global_layer.arguments import check_one_of
 from pdecnn.layers.blocks import LayerFactory, ResidualChain
 from pdecnn.layers.coefficients import make_pair
-from pdecnn.layers.global_fusion import check_guess, coefficient_pairs, match, norm_act, stands_for
+from pdecnn.layers.global_fusion import check_guess, coefficient_pairs, match, norm_act, stand_for
 from pdecnn.reference import subgrids
-from pdecnn.reference.advection_diffusion import Coefficient, check_steps, trajectory
+from pdecnn.reference.advection_diffusion import Coefficient, check_steps
 from pdecnn.reference.boundary import Boundary
 from pdecnn.reference.courant import AdvectionStability, measure_stability
 
@@ -34,7 +35,6 @@ PREVIOUS_STATES = ("init", "input")
 Coefficients = tuple[Coefficient, Coefficient, Coefficient, Coefficient]
 
 
-@stands_for
 class GlobalLayer(nn.Module):
     """K Du Fort-Frankel steps of the equation above, then norm and activation: Algorithm 1 of [KS22].
 
@@ -193,30 +193,16 @@ class GlobalLayer(nn.Module):
 
     def solve(self, h: Tensor, x: Tensor, coefficients: Coefficients, K: int | None = None) -> Tensor:
         """`h^K` from the first guess `h`, the input `x` and the coefficients."""
-        h_prev, K = x if self.h_prev == "input" else h, self.K if K is None else K
-        if not self.source_each_step:
-            f = None if self.source is None else self.source(x)
-            return self._run(h, h_prev, f, coefficients, K)
-        for _ in range(K):
-            f = cast(nn.Module, self.source)(h + x)
-            h_prev, h = h, self._run(h, h_prev, f, coefficients, 1)
-        return h
+        K = self.K if K is None else K
+        if self.source_each_step:
+            return reduce(lambda _, state: state, self._states(h, x, coefficients, K))
+        f = None if self.source is None else self.source(x)
+        return self._run(h, x if self.h_prev == "input" else h, f, coefficients, K)
 
     def trajectory(self, x: Tensor, *context: Tensor) -> list[Tensor]:
         """The K+1 states `h^0 ... h^K`, before norm and activation. In training mode, norms update as in `forward`."""
         h, x = self.first_guess(x, *context)
-        coefficients = self.coefficients(h)
-        h_prev = x if self.h_prev == "input" else h
-        if not self.source_each_step:
-            f = None if self.source is None else self.source(x)
-            return list(self._states(h, h_prev, f, coefficients, self.K))
-        states = [h]
-        for _ in range(self.K):
-            f = cast(nn.Module, self.source)(h + x)
-            _, h_next = self._states(h, h_prev, f, coefficients, 1)
-            h_prev, h = h, h_next
-            states.append(h)
-        return states
+        return list(self._states(h, x, self.coefficients(h), self.K))
 
     @torch.no_grad()
     def stability(self, x: Tensor, *context: Tensor) -> AdvectionStability:
@@ -253,16 +239,16 @@ class GlobalLayer(nn.Module):
         )
         return subgrids.merge(h, self.dilation, H, W) if self.dilation > 1 else h
 
-    def _states(
-        self, h: Tensor, h_prev: Tensor, f: Tensor | None, coefficients: Coefficients, K: int
-    ) -> Iterator[Tensor]:
-        H, W = h.shape[2:]
-        h, h_prev, f, u, v, D_x, D_y = self._prepare(h, h_prev, f, *coefficients)
-        states = trajectory(
-            h, (u, v), (D_x, D_y), f, h_prev=h_prev, K=K, dt=self.dt, spacings=self.spacings, boundary=self.boundary
-        )
-        for state in states:
-            yield subgrids.merge(state, self.dilation, H, W) if self.dilation > 1 else state
+    def _states(self, h: Tensor, x: Tensor, coefficients: Coefficients, K: int) -> Iterator[Tensor]:
+        """The states, step by step."""
+        yield h
+        h_prev = x if self.h_prev == "input" else h
+        f = None if self.source is None or self.source_each_step else self.source(x)
+        for _ in range(K):
+            if self.source_each_step:
+                f = cast(nn.Module, self.source)(h + x)
+            h_prev, h = h, self._run(h, h_prev, f, coefficients, 1)
+            yield h
 
     def _prepare(self, h: Tensor, *others: Any) -> list[Any]:
         """All in the dtype of `h` (under autocast they may differ) and on the grids of true neighbours."""
@@ -271,6 +257,9 @@ class GlobalLayer(nn.Module):
             return fields
         is_map = [isinstance(q, Tensor) and q.shape[2:].numel() > 1 for q in fields]
         return [subgrids.split(q, self.dilation) if split else q for q, split in zip(fields, is_map, strict=True)]
+
+
+stand_for(GlobalLayer)
 
 
 def _make_source(

@@ -99,22 +99,15 @@ struct Sums {
   }
 };
 
-// The gradients of the fields, from the sums and from P = r Gh of the neighbours.
+// The gradients of the fields, from the sums and from P = r Gh of the neighbours: of u and v with A_x and A_y of the scheme,
+// of D_x, D_y and f with B2_x, B2_y and dt2.
 template <class A, class V>
-PDECNN_INLINE V gradient_of_u(const Scheme<A>& q, const V& r, const V& sum_A_x, const V& P_xm, const V& P_xp) {
-  return q.A_x * (r * sum_A_x - P_xm + P_xp);
+PDECNN_INLINE V gradient_of_velocity(A scale, const V& r, const V& sum, const V& P_minus, const V& P_plus) {
+  return scale * (r * sum - P_minus + P_plus);
 }
 template <class A, class V>
-PDECNN_INLINE V gradient_of_v(const Scheme<A>& q, const V& r, const V& sum_A_y, const V& P_ym, const V& P_yp) {
-  return q.A_y * (r * sum_A_y - P_ym + P_yp);
-}
-template <class A, class V>
-PDECNN_INLINE V gradient_of_D(A B2, const V& r, const V& sum_B) {
-  return B2 * r * sum_B;
-}
-template <class A, class V>
-PDECNN_INLINE V gradient_of_f(const Scheme<A>& q, const V& r, const V& sum_G) {
-  return q.dt2 * r * sum_G;
+PDECNN_INLINE V gradient_of_term(A scale, const V& r, const V& sum) {
+  return scale * r * sum;
 }
 
 }  // namespace PDECNN_NS

@@ -187,10 +187,6 @@ class March {
   // What is beyond a border that is not periodic is a multiple of what is inside: its weight moves to the centre. The
   // adjoint reads c+- from neighbours too, so their halos must hold what is beyond the border.
   void fold(int64_t y, const RowLayout& l, const Weights<A*>& w) const {
-    if (q_.periodic()) {
-      if (adjoint_) halos(w.c_plus, l, 0), halos(w.c_minus, l, 0);
-      return;
-    }
     const A parity = q_.state_parity();
     auto edge = [&](A* weight, int64_t first, int64_t last) {
       for (int64_t s = 0; s < l.segments; ++s)
@@ -199,12 +195,10 @@ class March {
           weight[i] = 0;
         }
     };
-    edge(w.c_minus, 0, 1);
-    edge(w.c_plus, l.W - 1, l.W);
-    if (y == 0) edge(w.d_minus, 0, l.W);
-    if (y == p_.H - 1) edge(w.d_plus, 0, l.W);
-    A* rows[] = {w.a, w.b, w.c_plus, w.c_minus, w.d_plus, w.d_minus, w.s};
-    for (A* row : rows) halos(row, l, 0);
+    if (!q_.periodic()) edge(w.c_minus, 0, 1), edge(w.c_plus, l.W - 1, l.W);
+    if (before(y) < 0) edge(w.d_minus, 0, l.W);
+    if (after(y) < 0) edge(w.d_plus, 0, l.W);
+    if (adjoint_) halos(w.c_plus, l, 0), halos(w.c_minus, l, 0);
   }
 
   // One step of the adjoint at one row, from h^{k+1} to h^k: adds to the sums, and turns the gradient of h^{k+2} (none in
@@ -266,11 +260,11 @@ class March {
     if (p_.h_prev.data == nullptr) emit(call.h, [&](int64_t i) { return G_0[i] + a[i] * G_1[i]; });
     else emit(call.h, [&](int64_t i) { return G_0[i]; });
     emit(call.h_prev, [&](int64_t i) { return a[i] * G_1[i]; });
-    emit(call.u, [&](int64_t i) { return gradient_of_u(q_, r[i], sums.A_x[i], P[i - e], P[i + e]); });
-    emit(call.v, [&](int64_t i) { return gradient_of_v(q_, r[i], sums.A_y[i], P_ym[i], P_yp[i]); });
-    emit(call.D_x, [&](int64_t i) { return gradient_of_D(q_.B2_x, r[i], sums.B_x[i]); });
-    emit(call.D_y, [&](int64_t i) { return gradient_of_D(q_.B2_y, r[i], sums.B_y[i]); });
-    emit(call.f, [&](int64_t i) { return gradient_of_f(q_, r[i], sums.G[i]); });
+    emit(call.u, [&](int64_t i) { return gradient_of_velocity(q_.A_x, r[i], sums.A_x[i], P[i - e], P[i + e]); });
+    emit(call.v, [&](int64_t i) { return gradient_of_velocity(q_.A_y, r[i], sums.A_y[i], P_ym[i], P_yp[i]); });
+    emit(call.D_x, [&](int64_t i) { return gradient_of_term(q_.B2_x, r[i], sums.B_x[i]); });
+    emit(call.D_y, [&](int64_t i) { return gradient_of_term(q_.B2_y, r[i], sums.B_y[i]); });
+    emit(call.f, [&](int64_t i) { return gradient_of_term(q_.dt2, r[i], sums.G[i]); });
   }
 
   // Gradients that are one number for each plane.

@@ -149,9 +149,9 @@ struct Resident {
         const V R_i = R::vector(r + here, i);
         of_h_prev.v[i] = R::vector(w + y * kWeights * n, i) * R::vector(G(1) + here, i);
         of_h.v[i] = R::vector(G(0) + here, i) + (one_start ? of_h_prev.v[i] : V{});
-        of_D_x.v[i] = gradient_of_D(q.B2_x, R_i, s.B_x);
-        of_D_y.v[i] = gradient_of_D(q.B2_y, R_i, s.B_y);
-        of_f.v[i] = gradient_of_f(q, R_i, s.G);
+        of_D_x.v[i] = gradient_of_term(q.B2_x, R_i, s.B_x);
+        of_D_y.v[i] = gradient_of_term(q.B2_y, R_i, s.B_y);
+        of_f.v[i] = gradient_of_term(q.dt2, R_i, s.G);
         R::put(waiting + here, i, R_i * s.Gh);
         R::put(waiting + size + here, i, s.A_x);
         R::put(waiting + 2 * size + here, i, s.A_y);
@@ -164,8 +164,8 @@ struct Resident {
       for (int i = 0; i < R::kVectors; ++i) {
         const V R_i = R::vector(r + here, i), A_x = R::vector(waiting + size + here, i),
                 A_y = R::vector(waiting + 2 * size + here, i);
-        of_u.v[i] = gradient_of_u(q, R_i, A_x, R::previous(waiting + here, i), R::next(waiting + here, i));
-        of_v.v[i] = gradient_of_v(q, R_i, A_y, R::vector(waiting + down, i), R::vector(waiting + up, i));
+        of_u.v[i] = gradient_of_velocity(q.A_x, R_i, A_x, R::previous(waiting + here, i), R::next(waiting + here, i));
+        of_v.v[i] = gradient_of_velocity(q.A_y, R_i, A_y, R::vector(waiting + down, i), R::vector(waiting + up, i));
       }
       to_u.write(y, of_u), to_v.write(y, of_v);
     }

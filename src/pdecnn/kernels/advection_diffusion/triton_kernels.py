@@ -257,20 +257,15 @@ def _add_step(
 
 
 @triton.jit
-def _emit(value, total, out, offset, live, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
-    """Stores a tile of a gradient map, or adds it to the sum of the plane."""
+def _emit(value, total, out, offset, plane, live, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
+    """Stores a tile of a gradient map, or the sum of the plane so far."""
     if NEEDED:
         if IS_MAP:
             tl.store(out + offset, value, mask=live)
         else:
             total += tl.sum(tl.where(live, value, 0.0))
+            tl.store(out + plane, total)
     return total
-
-
-@triton.jit
-def _emit_total(total, out, plane, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
-    if NEEDED and not IS_MAP:
-        tl.store(out + plane, total)
 
 
 @triton.jit(do_not_specialize=["planes", "C", "K"])
@@ -329,9 +324,7 @@ def backward_kernel(
         )  # fmt: skip
 
         total_u = tl.full((), 0.0, dtype)
-        total_v = tl.full((), 0.0, dtype)
-        total_D_x = tl.full((), 0.0, dtype)
-        total_D_y = tl.full((), 0.0, dtype)
+        total_v, total_D_x, total_D_y = total_u, total_u, total_u
         for y_0 in range(0, H, BLOCK_H):
             for x_0 in range(0, W, BLOCK_W):
                 y, x = y_0 + rows, x_0 + columns
@@ -345,19 +338,13 @@ def backward_kernel(
                     from_h = L * tl.load(adjoint + (K + 1) * size + here, mask=live, other=0.0)
                     from_h_prev = (2.0 - L) * tl.load(adjoint + K * size + here, mask=live, other=0.0)
                     if NEEDS_H:
-                        if HAS_H_PREV:
-                            tl.store(grad_h + offset, from_h, mask=live)
-                        else:
-                            tl.store(grad_h + offset, from_h + from_h_prev, mask=live)
+                        of_h = from_h if HAS_H_PREV else from_h + from_h_prev
+                        tl.store(grad_h + offset, of_h, mask=live)
                     if NEEDS_H_PREV:
                         tl.store(grad_h_prev + offset, from_h_prev, mask=live)
 
-                sum_u = tl.zeros((BLOCK_H, BLOCK_W), dtype)
-                sum_v = tl.zeros((BLOCK_H, BLOCK_W), dtype)
-                sum_D_x = tl.zeros((BLOCK_H, BLOCK_W), dtype)
-                sum_D_y = tl.zeros((BLOCK_H, BLOCK_W), dtype)
-                sum_f = tl.zeros((BLOCK_H, BLOCK_W), dtype)
-                around = sum_f
+                around = tl.zeros((BLOCK_H, BLOCK_W), dtype)
+                sum_u, sum_v, sum_D_x, sum_D_y, sum_f = around, around, around, around, around
                 for k in range(K):
                     q_slot = adjoint + (K - k) * size
                     h_slot = states + (k + 1) * size
@@ -374,13 +361,9 @@ def backward_kernel(
                     )
                 if NEEDS_F:
                     tl.store(grad_f + offset, sum_f * (2 * _scalar(dt, dtype)), mask=live)
-                total_u = _emit(sum_u * _scalar(dt_dx, dtype), total_u, grad_u, offset, live, NEEDS_U, U)
-                total_v = _emit(sum_v * _scalar(dt_dy, dtype), total_v, grad_v, offset, live, NEEDS_V, V)
+                total_u = _emit(sum_u * _scalar(dt_dx, dtype), total_u, grad_u, offset, plane, live, NEEDS_U, U)
+                total_v = _emit(sum_v * _scalar(dt_dy, dtype), total_v, grad_v, offset, plane, live, NEEDS_V, V)
                 two_dt_dx2, two_dt_dy2 = 2 * _scalar(dt_dx2, dtype), 2 * _scalar(dt_dy2, dtype)
-                total_D_x = _emit(sum_D_x * two_dt_dx2, total_D_x, grad_D_x, offset, live, NEEDS_D_X, D_X)
-                total_D_y = _emit(sum_D_y * two_dt_dy2, total_D_y, grad_D_y, offset, live, NEEDS_D_Y, D_Y)
-        _emit_total(total_u, grad_u, plane, NEEDS_U, U)
-        _emit_total(total_v, grad_v, plane, NEEDS_V, V)
-        _emit_total(total_D_x, grad_D_x, plane, NEEDS_D_X, D_X)
-        _emit_total(total_D_y, grad_D_y, plane, NEEDS_D_Y, D_Y)
+                total_D_x = _emit(sum_D_x * two_dt_dx2, total_D_x, grad_D_x, offset, plane, live, NEEDS_D_X, D_X)
+                total_D_y = _emit(sum_D_y * two_dt_dy2, total_D_y, grad_D_y, offset, plane, live, NEEDS_D_Y, D_Y)
         tl.debug_barrier()  # the next plane uses the same scratch

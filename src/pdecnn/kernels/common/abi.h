@@ -52,15 +52,6 @@ struct BackwardCall { PDECNN_FIELDS(
 
 // global_layer
 
-struct LayerCall { PDECNN_FIELDS(
-  int64_t N, C, H, W, K, boundary, maps, side, previous_is_input, has_source, residual;
-  int64_t coefficient_act, output_act, flow_sign;
-  double dt, dx, dy, D_x, D_y;   // D_x and D_y count where maps is 2: u and v alone are learned
-  Map h, x, out;                 // first guess, source, result
-  const float *weight, *bias;    // (maps, C, side, side) and (maps, C), norms folded in
-  const float *scale, *shift;    // (C): the output norm
-)};
-
 namespace depthwise_norm {
 
 // Maps are (N, C, H, W), all in one order of memory: planes one after another or, interleaved, channels side by side.
@@ -102,9 +93,18 @@ namespace global_training {
 struct Layer { PDECNN_FIELDS(
   depthwise_norm::Problem problem;
   int64_t K;
-  double dt, dx, dy, D_x, D_y;
+  double dt, dx, dy;                      // dx and dy are negative where u and v are to be negated
+  double D_x, D_y;                        // count where there are two maps
   const float* x;                         // the layer's input; none: it is h
   int64_t has_source, previous_is_input;  // the source is x; the state before the first is x
+)};
+
+// In inference: the norms of the layer are folded into weight and bias, and gamma and beta are not read.
+struct InferenceCall { PDECNN_FIELDS(
+  global_training::Layer layer;
+  int64_t boundary, residual, output_act;
+  const float *scale, *shift;  // (C): the output norm
+  float* out;
 )};
 
 struct ForwardCall { PDECNN_FIELDS(
@@ -189,7 +189,7 @@ struct BackwardCall { PDECNN_FIELDS(
   X("spectral_filter::Problem", spectral_filter::Problem, 12, g)                           \
   X("pdecnn_advection_diffusion_forward", ForwardCall, 51, out)                            \
   X("pdecnn_advection_diffusion_backward", BackwardCall, 93, f)                            \
-  X("pdecnn_global_layer", LayerCall, 38, shift)                                           \
+  X("pdecnn_global_layer", global_training::InferenceCall, 32, out)                        \
   X("pdecnn_depthwise_norm_forward", depthwise_norm::ForwardCall, 23, var)                 \
   X("pdecnn_depthwise_norm_backward", depthwise_norm::BackwardCall, 27, grad_beta)         \
   X("pdecnn_global_training_forward", global_training::ForwardCall, 29, var)               \

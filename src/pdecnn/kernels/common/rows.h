@@ -103,13 +103,18 @@ void store_row(const A* row, const Map& m, const Group& g, const RowLayout& l, i
 template <class A>
 PDECNN_INLINE void set_halos(A* row, const RowLayout& l, bool wrap, A parity) {
   const int64_t lanes = l.lanes, last = (l.W - 1) * lanes, left = wrap ? last : 0, right = wrap ? 0 : last;
-  auto set = [&](A& to, A from) { to = wrap ? from : parity == 0 ? A(0) : parity * from; };
-  for (int64_t s = 0; s < l.segments; ++s) {
-    A* q = row + l.pixel0(s);
-    if (lanes == 1) set(q[-1], q[left]), set(q[last + 1], q[right]);  // no loop, which the compiler would make long
-    else
-      for (int64_t c = 0; c < lanes; ++c) set(q[c - lanes], q[left + c]), set(q[last + lanes + c], q[right + c]);
-  }
+  auto set = [&](const auto& value) {
+    for (int64_t s = 0; s < l.segments; ++s) {
+      A* q = row + l.pixel0(s);
+      auto both = [&](int64_t c) { q[c - lanes] = value(q[left + c]), q[last + lanes + c] = value(q[right + c]); };
+      if (lanes == 1) both(0);  // no loop, which the compiler would make long
+      else
+        for (int64_t c = 0; c < lanes; ++c) both(c);
+    }
+  };
+  if (wrap) set([](A from) { return from; });
+  else if (parity == 0) set([](A) { return A(0); });
+  else set([&](A from) { return parity * from; });
 }
 
 }  // namespace PDECNN_NS

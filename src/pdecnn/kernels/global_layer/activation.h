@@ -76,6 +76,13 @@ PDECNN_INLINE void each_vector(int64_t n, const F& f) {
   for (; i + AllLanes::count <= n; i += AllLanes::count) f(AllLanes{}, i);
   for (; i < n; ++i) f(OneLane{}, i);
 }
+// to = f(from), which may be one.
+inline void apply(const AffineClamp& f, const float* from, float* to, int64_t n) {
+  each_vector(n, [&](auto lanes, int64_t i) {
+    using L = decltype(lanes);
+    L::store(to + i, f(L::load(from + i)));
+  });
+}
 
 // Adds two sums over n numbers to sums[0] and sums[1]; terms(lanes, i, first, second) adds those of a vector. Several are
 // under way at once, and for long in single precision never.

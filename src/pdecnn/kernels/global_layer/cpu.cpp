@@ -4,7 +4,7 @@
 #if defined(__GNUC__)
 #include "layer.h"
 
-PDECNN_FUNCTION(pdecnn_global_layer, LayerCall, global_training::infer)
+PDECNN_FUNCTION(pdecnn_global_layer, global_training::InferenceCall, global_training::infer)
 PDECNN_FUNCTION(pdecnn_global_training_forward, global_training::ForwardCall, global_training::forward)
 PDECNN_FUNCTION(pdecnn_global_training_backward, global_training::BackwardCall, global_training::backward)
 PDECNN_FUNCTION(pdecnn_depthwise_norm_forward, depthwise_norm::ForwardCall, depthwise_norm::forward)

@@ -37,15 +37,15 @@ def register(library: Library) -> None:
         if not _is_covered(h, x, weight, bias, scale, shift, output_act, steps):
             return op.default(h, x, weight, bias, scale, shift, residual, output_act, *options)
         order = layout(h)
-        ordered = h.contiguous(memory_format=order)
-        other = ordered if x is h else x.contiguous(memory_format=order)
+        ordered, other = h.contiguous(memory_format=order), x.contiguous(memory_format=order)
         out = torch.empty_like(ordered)
-        sizes = (*h.shape, steps.K, BOUNDARIES[steps.boundary], len(weight), weight.shape[-1])
-        roles = (steps.previous_is_input, steps.has_source, residual)
-        acts = (ACTIVATIONS[steps.coefficient_act], ACTIVATIONS[output_act])
-        numbers = (steps.flow_sign, steps.dt, steps.dx, steps.dy, steps.D_x, steps.D_y)
-        parameters = _pointers(weight, bias, scale, shift)
-        run(*sizes, *roles, *acts, *numbers, *_map(ordered), *_map(other), *_map(out), *parameters)
+        # the fields of `Problem` written out, for this counts at batch 1; eps, gamma and beta are not read
+        sizes = (*h.shape, len(weight), weight.shape[-1], order is torch.channels_last)
+        parameters = (ordered.data_ptr(), weight.data_ptr(), bias.data_ptr(), 0, 0)
+        made = (*sizes, ACTIVATIONS[steps.coefficient_act], 0.0, 0.0, 0.0, 0.0, *parameters)
+        finish = (BOUNDARIES[steps.boundary], residual, ACTIVATIONS[output_act])
+        places = (scale.data_ptr(), shift.data_ptr(), out.data_ptr())
+        run(*made, *_steps(steps, None if x is h else other), *finish, *places)
         return out
 
     def depthwise_norm(*arguments: Any) -> norm.Maps:
@@ -71,7 +71,7 @@ def register(library: Library) -> None:
         if _trains(layer):
             x, norms, steps = _ordered_layer(layer)
             results = (torch.empty_like(norms.h), *norms.statistics())
-            if _done(run_steps.status(*_layer(x, norms, steps), *_pointers(*results))):
+            if _done(run_steps.status(*_problem(norms), *_steps(steps, x), *_pointers(*results))):
                 return results
         return training.forward_default(*arguments)
 
@@ -82,7 +82,7 @@ def register(library: Library) -> None:
             x, norms, steps = _ordered_layer(layer)
             given = (in_order(grad, layer.norms.h), mean.contiguous(), var.contiguous())
             results = training.Layer(x, norms, steps).room()
-            fields = (*_layer(x, norms, steps), *_pointers(*given), *_pointers(*results))
+            fields = (*_problem(norms), *_steps(steps, x), *_pointers(*given), *_pointers(*results))
             if _done(run_steps_backward.status(*fields)):
                 return results
         return training.backward_default(grad, mean, var, *arguments)
@@ -169,15 +169,11 @@ def _problem(norms: Norms) -> tuple[int | float, ...]:
     return (N, C, *size, interleaved, ACTIVATIONS[norms.act], *four_eps, *addresses)
 
 
-def _layer(x: Tensor | None, norms: Norms, steps: Steps) -> tuple[int | float, ...]:
-    """The fields of `global_training::Layer`; x and y against the index are negative."""
-    numbers = (steps.dt, steps.flow_sign * steps.dx, steps.flow_sign * steps.dy, steps.D_x, steps.D_y)
-    roles = (steps.has_source, steps.previous_is_input and x is not None)
-    return (*_problem(norms), steps.K, *numbers, *_pointers(x), *roles)
-
-
-def _map(q: Tensor) -> tuple[int, ...]:
-    return (q.data_ptr(), *q.stride())
+def _steps(steps: Steps, x: Tensor | None) -> tuple[int | float, ...]:
+    """The fields of `global_training::Layer` after the problem; x and y against the index are negative."""
+    D_x, D_y, K, dt, dx, dy, _, sign, has_source, previous_is_input, _ = steps
+    roles = (0, has_source, False) if x is None else (x.data_ptr(), has_source, previous_is_input)
+    return (K, dt, sign * dx, sign * dy, D_x, D_y, *roles)
 
 
 def _pointers(*tensors: Tensor | None) -> list[int]:

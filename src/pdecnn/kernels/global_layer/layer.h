@@ -1,8 +1,5 @@
 // A whole layer: coefficients by stencils, then K steps. In training with batch norm, up to the output norm, and backward;
-// in inference with all norms folded in, and with output affine, activation and residual.
-//
-// Backward needs sums over the batch before it can pass a norm: it solves every plane twice, which costs less than to write
-// four gradients and to read them again.
+// in inference with all norms folded in, and with output affine, activation and residual. README.md tells the passes.
 #pragma once
 
 #include "../advection_diffusion/resident.h"
@@ -136,13 +133,7 @@ inline Status backward(const BackwardCall& call) {
   auto gradients = [&](const Plane& plane, const PlaneNorms& norms, float* scratch, bool all, const float** grad) {
     const PlaneSteps steps(layer, solver, scheme, plane, scratch);
     for (int64_t m = 0; m < p.maps; ++m) {
-      const float* values = norms.values(m);
-      float* to = steps.coefficient(m);
-      const AffineClamp f = norms.output(m);
-      each_vector(p.plane(), [&](auto lanes, int64_t i) {
-        using L = decltype(lanes);
-        L::store(to + i, f(L::load(values + i)));
-      });
+      apply(norms.output(m), norms.values(m), steps.coefficient(m), p.plane());
       grad[m] = steps.gradient(m);
     }
     return steps.solve_back(plane.in[2], all, plane.out[1]);
@@ -152,20 +143,10 @@ inline Status backward(const BackwardCall& call) {
                                   {call.grad_weight, call.grad_gamma, call.grad_beta}, gradients);
 }
 
-// Inference. Maps are dense, all in the order of h.
-inline Status infer(const LayerCall& call) {
-  auto data = [](const Map& m) { return static_cast<const float*>(m.data); };
-  const bool interleaved = call.C > 1 && call.h.sc == 1 && call.h.sx == call.C;
-  const double sign = double(call.flow_sign);  // axes that run against the index: negative velocities
-  Layer layer{};
-  layer.problem = {call.N, call.C,       call.H,      call.W,    call.maps, call.side, interleaved, call.coefficient_act,
-                   {},     data(call.h), call.weight, call.bias, nullptr,   nullptr};
-  layer.K = call.K, layer.dt = call.dt, layer.dx = sign * call.dx, layer.dy = sign * call.dy, layer.D_x = call.D_x,
-  layer.D_y = call.D_y;
-  layer.x = call.x.data == call.h.data ? nullptr : data(call.x);
-  layer.has_source = call.has_source, layer.previous_is_input = call.previous_is_input;
+inline Status infer(const InferenceCall& call) {
+  const Layer& layer = call.layer;
   const depthwise_norm::Problem& p = layer.problem;
-  const Clamp coefficient_clamp(call.coefficient_act);
+  const Clamp coefficient_clamp(p.act);
   auto make = [&](const Plane& plane, const PlaneNorms& norms, int64_t m, float* to) {
     norms.apply(m, 1, p.bias_at(m, plane.c), coefficient_clamp, to);
   };
@@ -173,18 +154,15 @@ inline Status infer(const LayerCall& call) {
   auto finish = [&](const Plane& plane, const float* x) {
     const AffineClamp f(call.output_act, call.scale[plane.c], call.shift[plane.c]);
     float* out = plane.out[0];
-    each_vector(n, [&](auto lanes, int64_t i) {
-      using L = decltype(lanes);
-      L::store(out + i, f(L::load(out + i)));
-    });
+    apply(f, out, out, n);
     if (call.output_act == kTanh) apply_tanh(out, n);
     if (call.residual) add(out, x, n);
   };
   const depthwise_norm::Tasks tasks(p);
-  const int64_t grain = max<int64_t>(1, 32768 / (n * (call.K + 8) * tasks.channels * tasks.samples));
+  const int64_t grain = max<int64_t>(1, 32768 / (n * (layer.K + 8) * tasks.channels * tasks.samples));
   const PlaneSolver* solver = call.boundary == kPeriodic ? plane_solver(p.W) : nullptr;
-  if (solver != nullptr && !solver->fits<PDECNN_NS::ForwardCall>(p.H, call.K)) solver = nullptr;
-  return advance(layer, solver, call.boundary, static_cast<float*>(call.out.data), grain, make, finish);
+  if (solver != nullptr && !solver->fits<PDECNN_NS::ForwardCall>(p.H, layer.K)) solver = nullptr;
+  return advance(layer, solver, call.boundary, call.out, grain, make, finish);
 }
 
 }  // namespace global_training

@@ -1,7 +1,4 @@
-// M depth-wise stencils of one state, each with batch norm over the batch and an activation; forward and backward.
-//
-// Memory is what such maps cost, not arithmetic: nothing but the results is ever written. The statistics need all samples,
-// so the stencils are applied twice, once to count and once to write; backward applies them twice again.
+// M depth-wise stencils of one state, each with batch norm over the batch and an activation; README.md tells the passes.
 #pragma once
 
 #include "activation.h"
@@ -101,10 +98,8 @@ class PlaneNorms {
       for (int64_t i = 0; i < taps; ++i) turned[m][i] = p_.tap(m, c_, taps - 1 - i);
     }
     if (p_.side == 1) return;
-    const Stencil<float> stencils[4] = {{frames[0], turned[0], p_.side, p_.side},
-                                        {frames[1], turned[1], p_.side, p_.side},
-                                        {frames[2], turned[2], p_.side, p_.side},
-                                        {frames[3], turned[3], p_.side, p_.side}};
+    auto stencil = [&](int m) { return Stencil<float>{frames[m], turned[m], p_.side, p_.side}; };
+    const Stencil<float> stencils[4] = {stencil(0), stencil(1), stencil(2), stencil(3)};
     correlate(stencils, p_.maps, 0.0f, to, to + next_, [](const auto& v) { return v; });
     if (more != nullptr) add(to, more, n_);
     if (p_.maps == 4) add_tap_gradient<4>(frame_, p_.side, p_.side, gradients, frame_.stride(), sums);

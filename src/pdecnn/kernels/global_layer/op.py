@@ -47,19 +47,9 @@ def _fake(h: Tensor, *_: Any) -> Tensor:
     return like(h)
 
 
-def _flops(
-    h: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    scale: Any,
-    shift: Any,
-    residual: Any,
-    output_act: Any,
-    *options: Any,
-    **_: Any,
-) -> int:
-    return 2 * (stencil_macs(h, weight) + macs(h, Steps(*options).K, learned_diffusion=weight[0] == 4))
+def _flops(h: Any, x: Any, weight: Any, *others: Any, **_: Any) -> int:
+    steps = Steps(*others[-len(Steps._fields) :])
+    return 2 * (stencil_macs(h, weight) + macs(h, steps.K, learned_diffusion=weight[0] == 4))
 
 
 register(

@@ -173,20 +173,22 @@ OrtStatus* answer(const Reader& r, Run run, const void* call) {
 struct GlobalLayer {
   static constexpr const char* kName = "GlobalLayer";
   static constexpr size_t kInputs = 7;
-  LayerCall call{};
+  global_training::InferenceCall call{};
   Run run = best_kernels()->global_layer;
 
   GlobalLayer(const OrtKernelInfo* info, Reader& r) {
+    global_training::Layer& layer = call.layer;
     call.boundary = r.integer(info, "boundary", kPeriodic, kDirichlet);
-    call.previous_is_input = r.integer(info, "previous_is_input", 0, 1);
-    call.has_source = r.integer(info, "has_source", 0, 1);
+    layer.previous_is_input = r.integer(info, "previous_is_input", 0, 1);
+    layer.has_source = r.integer(info, "has_source", 0, 1);
     call.residual = r.integer(info, "residual", 0, 1);
-    call.coefficient_act = r.integer(info, "coefficient_act", kIdentity, kHardtanh);
+    layer.problem.act = r.integer(info, "coefficient_act", kIdentity, kHardtanh);
     call.output_act = r.integer(info, "output_act", kIdentity, kHardtanh);
-    call.flow_sign = r.integer(info, "flow_sign", -1, 1);
-    r.expect(call.flow_sign != 0, "attribute 'flow_sign' must be -1 or 1, got 0");
-    call.dt = r.number(info, "dt", false), call.dx = r.number(info, "dx", false), call.dy = r.number(info, "dy", false);
-    call.D_x = r.number(info, "D_x", true), call.D_y = r.number(info, "D_y", true);
+    const int64_t sign = r.integer(info, "flow_sign", -1, 1);
+    r.expect(sign != 0, "attribute 'flow_sign' must be -1 or 1, got 0");
+    layer.dt = r.number(info, "dt", false);
+    layer.dx = double(sign) * r.number(info, "dx", false), layer.dy = double(sign) * r.number(info, "dy", false);
+    layer.D_x = r.number(info, "D_x", true), layer.D_y = r.number(info, "D_y", true);
   }
 
   OrtStatus* compute(OrtKernelContext* context) const {
@@ -201,12 +203,13 @@ struct GlobalLayer {
     expect_shape(r, bias.is(2, maps, C), bias, "(maps, C)");
     expect_shape(r, scale.is(1, C), scale, "(C)");
     expect_shape(r, shift.is(1, C), shift, "(C)");
-    LayerCall c = call;
-    c.out = output(r, context, h);
-    c.N = h.dims[0], c.C = C, c.H = h.dims[2], c.W = h.dims[3], c.K = K, c.maps = maps, c.side = side;
-    c.h = map_of(h, h), c.x = map_of(x, h);
-    c.weight = weight.floats(), c.bias = bias.floats(), c.scale = scale.floats(), c.shift = shift.floats();
-    return c.N > 0 ? answer(r, run, &c) : r.error();
+    auto c = call;
+    auto& p = c.layer.problem;
+    p.N = h.dims[0], p.C = C, p.H = h.dims[2], p.W = h.dims[3], p.maps = maps, p.side = side;
+    p.h = h.floats(), p.weight = weight.floats(), p.bias = bias.floats();
+    c.layer.K = K, c.layer.x = x.data == h.data ? nullptr : x.floats();
+    c.scale = scale.floats(), c.shift = shift.floats(), c.out = static_cast<float*>(output(r, context, h).data);
+    return p.N > 0 ? answer(r, run, &c) : r.error();
   }
 };
 
