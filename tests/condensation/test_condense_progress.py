@@ -29,14 +29,14 @@ def test_every_stage_of_a_budget_counts_to_its_end():
         "counting what each run costs",
         "trying all replacements together",
         "timing 15 blocks",
-        "timing Global layers",
+        "timing new layers",
         "timing the model",
         "timing plan 1, which may take 10000.00 ms",
     ]
     for stage in stages:
         (total,) = {total for text, _, total in seen if text == stage}
         assert [done for text, done, _ in seen if text == stage] == list(range(total + 1))
-    assert ("timing Global layers", 3, 3) in seen
+    assert ("timing new layers", 3, 3) in seen
 
 
 def test_a_bar_shows_counts_and_is_stopped_when_a_stage_ends():

@@ -56,7 +56,7 @@ def test_without_labels_the_table_shows_agreement_with_the_teacher(net, capsys):
     _, report = pdecnn.condense(net, X[:1], train=images, val=[X], epochs=1, batch_size=8, fit={"steps": 1})
     shown = capsys.readouterr().err.splitlines()
     assert "Sequential: 1 epochs of 3 steps" in shown
-    stages = ["evaluating", "fitting Global layers", "timing batches of 64: 15 parts"]
+    stages = ["evaluating", "fitting new layers", "timing batches of 64: 15 parts"]
     stages += ["writing and comparing ONNX files: 3 parts", "timing batches of 64 in ONNX Runtime: 15 parts"]
     assert [line for line in shown if line in stages] == [*stages[:1] * 2, stages[1], *stages[:1] * 2, *stages[2:]]
     assert report.accuracies["teacher"] == 100.0

@@ -13,7 +13,8 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from pdecnn.condensation.apply import global_layers
+from pdecnn.condensation.apply import NEW as MARK
+from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
@@ -210,14 +211,12 @@ def run_job(
         return student, JobResult.from_dict(stages.result(), folder)
     measured("new layers untrained", student)
 
-    say("fitting each Global layer to the feature maps of the blocks it replaces, without labels")
+    say("fitting each new layer to the feature maps of the blocks it replaces, without labels")
     batches = data.plain if data.plain is not None else (b for b in data.train.batches(0))
 
     def fit_them() -> list[dict[str, Any]]:
         seed_everything(seed, "fit")
-        done = begin(progress, "fitting Global layers", len(global_layers(student, made.runs)))
-        given = {"seed": seed, "progress": lambda line: done(), **fitting}
-        return [f.to_dict() for f in fit_layers(student, teacher, made, batches, **given)]
+        return [f.to_dict() for f in fit_shown(student, teacher, made, batches, progress, **{"seed": seed, **fitting})]
 
     fitted = tuple(Fitted(**f) for f in stages.weights(FITTED, student, fit_them))
     measured("fitted, no labels", student)
@@ -279,6 +278,15 @@ def run_job(
         return result
 
     return student.eval(), processes.first(compare_them)
+
+
+def fit_shown(
+    student: nn.Module, teacher: nn.Module, plan: Plan, data: Any, progress: ProgressCallback | None, **options: Any
+) -> list[Fitted]:
+    """`fit_layers` as a stage with a part for each layer."""
+    total = sum(hasattr(layer, MARK) for layer in site_modules(student, plan.runs).values())
+    done = begin(progress if total else None, "fitting new layers", total)
+    return fit_layers(student, teacher, plan, data, **{"progress": lambda line: done(), **options})
 
 
 def write_report(result: JobResult) -> Path:
