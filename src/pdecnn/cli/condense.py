@@ -59,7 +59,7 @@ def command(
     replacement: Annotated[
         str, typer.Option(help="What replaces the others: pde, paper, separable, depthwise or nothing.")
     ] = "paper",
-    steps: Annotated[int, typer.Option("--K", "-K", min=1, help="Time steps of pde and paper.")] = 5,
+    steps: Annotated[int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3, paper: 5.")] = None,
     init: Annotated[str, typer.Option(help="First guess of the paper's layers: identity or block.")] = "identity",
     ignore: Annotated[list[str] | None, typer.Option(help="Leave a run alone: a path or regular expression.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Condense these runs only.")] = None,

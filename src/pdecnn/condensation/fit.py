@@ -132,13 +132,13 @@ def _keep_best(student: nn.Module, teacher: nn.Module, held: Any, start: State, 
     for state in (fitted, {**fitted, **norms}, start):
         student.load_state_dict(state)
         with torch.no_grad(), eval_mode(student):
-            distances.append(_answer_distance(student(*arguments(student, held)), wanted))
+            distances.append(answer_distance(student(*arguments(student, held)), wanted))
     best = min(range(3), key=lambda i: distances[i])
     student.load_state_dict((fitted, {**fitted, **norms}, start)[best])
     return best < 2
 
 
-def _answer_distance(out: Any, wanted: Any) -> float:
+def answer_distance(out: Any, wanted: Any) -> float:
     """KL divergence of logits; of other answers the mean square of all tensors whose shapes agree."""
     if isinstance(wanted, Tensor) and wanted.ndim == 2:
         p, q = nnf.log_softmax(wanted, dim=1), nnf.log_softmax(out, dim=1)

@@ -20,7 +20,6 @@ from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.match import check_model, count_kernels
-from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.propose import (
     ROUNDS,
     choose,
@@ -35,13 +34,14 @@ from pdecnn.condensation.propose import (
 )
 from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.replacements import NOTHING as NONE
-from pdecnn.condensation.replacements import PAPER, PDE, check_replacement
+from pdecnn.condensation.replacements import PAPER, PDE, STEPS, check_replacement
 from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped, from_plain
 from pdecnn.condensation.trial import try_runs
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.names import close_to
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
 from pdecnn.shared.tables import make_table, short, to_html
 from pdecnn.shared.trees import arguments
@@ -196,7 +196,7 @@ def plan(
     *,
     keep: int = 1,
     replacement: str = PAPER,
-    K: int = 5,
+    K: int | None = None,
     init: str = "identity",
     ignore: Given | Sequence[Given] = (),
     only: Given | Sequence[Given] = (),
@@ -215,7 +215,7 @@ def plan(
         replacement: What comes in the place of the other blocks: `"pde"` (K steps of transport and diffusion, and a
             reaction among channels), `"paper"` (the published Global layer), `"separable"` or `"depthwise"` (plain
             convolutions), `"nothing"`, or a name of `register_replacement`.
-        K: Time steps of `"pde"` and `"paper"`.
+        K: Time steps of `"pde"`, 3 by default, and of `"paper"`, 5 by default.
         init: First guess of the paper's layers: `"identity"`, or `"block"`: one more block, with its weights.
         ignore: Runs that are left alone: paths, regular expressions for whole paths, modules, or classes of blocks.
         only: If given, the only runs that are condensed, named likewise.
@@ -235,8 +235,9 @@ def plan(
         >>> made.before.params, made.after.params
         (466906, 83194)
     """
-    _check_arguments(model, keep, K, init)
     check_replacement(replacement, "plan")
+    K = STEPS.get(replacement, 1) if K is None else K
+    _check_arguments(model, keep, K, init)
     inputs = arguments(model, example_inputs)
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)

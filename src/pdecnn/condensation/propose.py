@@ -13,10 +13,10 @@ from torch import nn
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.tracker import all_names
 from pdecnn.condensation.apply import own_replacement
-from pdecnn.condensation.progress import ProgressCallback, begin
 from pdecnn.condensation.replacements import build
 from pdecnn.condensation.site import Cost, Run
 from pdecnn.shared.modules import eval_mode, listen
+from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.trees import count, is_images
 
 ROUNDS = 7  # samples of a latency

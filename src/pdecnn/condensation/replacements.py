@@ -1,5 +1,6 @@
 """What may stand in the place of removed blocks: one small table, which users can extend."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ Build = Callable[[Run], nn.Module]
 B = TypeVar("B", bound=Build)
 
 NOTHING, PAPER, PDE = "nothing", "paper", "pde"
+STEPS = {PAPER: 5, PDE: 3}  # K where none is given; that of the others is not used
 _CONVS: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS: tuple[Any, ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _BUILDS: dict[str, Build] = {}
@@ -73,6 +75,15 @@ def check_replacement(name: Any, who: str) -> None:
     if name not in replacements():
         hint = close_to(str(name), replacements())
         raise ValueError(f"{who}: replacement must be one of {', '.join(replacements())}, got {name!r:.80}.{hint}")
+
+
+def chosen(run: Run, replacement: str, *, keep: int | None = None) -> Run:
+    """The run with another replacement, and as many steps as that has by default; costs are not counted anew."""
+    keep = run.keep if keep is None else keep
+    if replacement == run.replacement:
+        return dataclasses.replace(run, keep=keep)
+    plain: dict[str, Any] = {} if replacement == PAPER else {"init": "identity", "options": {}}
+    return dataclasses.replace(run, keep=keep, replacement=replacement, K=STEPS.get(replacement, 1), **plain)
 
 
 def build(run: Run, init: nn.Module | None, like: Tensor) -> nn.Module:

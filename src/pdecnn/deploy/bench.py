@@ -16,7 +16,7 @@ from pdecnn.deploy.check import onnx_runner
 from pdecnn.deploy.onnx import to_onnx
 from pdecnn.shared.progress import ProgressCallback, begin, showing
 
-RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused")
+RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def bench(
         for i, (name, (model, x)) in enumerate(models.items()):
             for runtime in runtimes:
                 file = Path(folder) / f"{i}-{runtime}.onnx"
-                made[name, runtime] = _runner(runtime, model.eval(), x, file, num_threads)
+                made[name, runtime] = make_runner(runtime, model.eval(), x, file, num_threads)
                 done()
         first = next(iter(models))
         for label, (ops, path) in (files or {}).items():
@@ -95,9 +95,12 @@ def _batch(x: Tensor, batch: int) -> Tensor:
     return x.repeat(-(-batch // len(x)), *[1] * (x.ndim - 1))[:batch].contiguous()
 
 
-def _runner(
+def make_runner(
     runtime: str, model: nn.Module, x: Tensor, file: Path, num_threads: int
 ) -> tuple[Callable[[Tensor], object], int]:
+    """The model in a runtime, as a function of its input, and the bytes of its weights or its `file`."""
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}.")
     weights = sum(q.numel() * q.element_size() for q in model.state_dict().values())
     match runtime:
         case "eager":
@@ -109,7 +112,12 @@ def _runner(
         case "compile":
             return torch.compile(model, dynamic=True), weights
     ops = "fused" if runtime == "onnx-fused" else "portable"
-    file.write_bytes(to_onnx(model, (x,), ops=ops).SerializeToString())
+    proto = to_onnx(model, (x,), ops=ops)
+    if runtime == "onnx-int8":
+        from pdecnn.deploy.int8 import quantise
+
+        proto = quantise(proto, [(x,)])  # how long it takes does not depend on the scales
+    file.write_bytes(proto.SerializeToString())
     return _file_runner(file, ops, num_threads)
 
 

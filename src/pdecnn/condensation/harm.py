@@ -1,0 +1,95 @@
+"""How much each choice at each site changes the answers, found from images alone, before anything is trained.
+
+One run at a time is changed. Its new layer is fitted to the teacher's feature maps, the batch norms after it get the
+statistics of their new inputs, and the harm is the distance of the answers to the teacher's on held-out images.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pdecnn.condensation.apply import site_modules
+from pdecnn.condensation.fit import answer_distance, collect, fit_layer, recalibrate
+from pdecnn.condensation.plan import Plan
+from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.site import Run
+from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.progress import ProgressCallback, begin
+from pdecnn.shared.trees import arguments
+
+STEPS = 20  # of the optimiser, for each layer that is tried
+
+Harms = dict[str, dict[str, list[float]]]
+"""By run and replacement: the harm with `keep` blocks, from the fewest to all but one."""
+
+
+def measure_harms(
+    plan: Plan,
+    model: nn.Module,
+    inputs: Sequence[Any],
+    held: Any,
+    replacements: Sequence[str],
+    *,
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> Harms:
+    """The harm of every choice, as the Kullback-Leibler divergence of the answers (or their relative square).
+
+    `nothing` is measured with every number of blocks; the others with the fewest, and taken to help in the same
+    proportion where more blocks stay.
+
+    Args:
+        plan: Its runs are the sites, their `keep` the fewest blocks that may stay.
+        model: The model before.
+        inputs: Batches of images to fit on.
+        held: A batch to measure on.
+        replacements: Names of the table in `replacements.py`.
+        seed: Seed of the layers' start and of the order of the images.
+        progress: As in `plan`.
+    """
+    others = [name for name in replacements if name != NOTHING]
+    total = sum(_most(run) - run.keep + 1 + len(others) for run in plan.runs)
+    done = begin(progress, "measuring what each choice harms", total)
+    with torch.no_grad(), eval_mode(model):
+        wanted = model(*arguments(model, held))
+
+    def harm(run: Run) -> float:
+        torch.manual_seed(seed)
+        student = dataclasses.replace(plan, runs=(run,)).apply(model)
+        _fit(student, model, run, inputs, seed)
+        recalibrate(student, run.site, inputs) if run.site else None
+        with torch.no_grad(), eval_mode(student):
+            found = answer_distance(student(*arguments(student, held)), wanted)
+        done()
+        return found
+
+    found: Harms = {}
+    for run in plan.runs:
+        bare = [harm(chosen(run, NOTHING, keep=keep)) for keep in range(run.keep, _most(run) + 1)]
+        found[run.path] = {NOTHING: bare}
+        for name in others:
+            share = min(1.0, harm(chosen(run, name)) / max(bare[0], 1e-12))
+            found[run.path][name] = [share * value for value in bare]
+    return found
+
+
+def _most(run: Run) -> int:
+    """The most blocks that may stay if something is to be condensed."""
+    return len(run.units) - 1
+
+
+def _fit(student: nn.Module, model: nn.Module, run: Run, inputs: Sequence[Any], seed: int) -> None:
+    """Fits the layer of the one run that was changed: what comes to it is what came to its blocks."""
+    layer: Mapping[str, nn.Module] = site_modules(student, [run])
+    if run.replacement == NOTHING or run.site not in layer:
+        return
+    target = (run.transition or "") if run.is_dense else run.site
+    wanted, _ = collect(model, [target], inputs, outputs=True)
+    given, _ = collect(student, [run.site], inputs, outputs=False)
+    x, y = given[run.site], wanted[target]
+    if run.channels_last:
+        x, y = x.movedim(-1, 1).contiguous(), y.movedim(-1, 1).contiguous()
+    fit_layer(layer[run.site], x, y, site=run.site, steps=STEPS, lr=1e-2, batch_size=64, seed=seed)

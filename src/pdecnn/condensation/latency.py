@@ -1,0 +1,169 @@
+"""What each choice at each site costs on the clock of one runtime: a table that can be measured on another device.
+
+Every choice is timed inside the whole network, the others being as they were, since runtimes fuse what stands side by
+side. All networks take turns in each round.
+"""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.analysis.latency import measure
+from pdecnn.condensation.plan import Plan
+from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.site import STRICT, Cost, Run, from_plain
+from pdecnn.deploy.bench import make_runner
+from pdecnn.shared.environment import cpu_name
+from pdecnn.shared.files import write_atomic
+from pdecnn.shared.progress import ProgressCallback, begin
+from pdecnn.shared.reading import MB, FileError, read_object
+
+FORMAT = "pdecnn-latency/1"
+ROUNDS, SECONDS = 25, 30.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """Milliseconds at one run: of each of its blocks on average, and of each replacement."""
+
+    __pydantic_config__ = STRICT
+
+    block: float
+    layers: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LatencyTable:
+    """Milliseconds of a model in one runtime, and of what may change at each run of its plan."""
+
+    __pydantic_config__ = STRICT
+
+    runtime: str
+    model: str
+    input_shapes: tuple[tuple[int, ...], ...]
+    threads: int
+    cpu: str
+    ms: float
+    sites: dict[str, Site]
+
+    def of(self, run: Run) -> Site:
+        """The entry of a run."""
+        if run.path not in self.sites:
+            raise ValueError(
+                f"latency table: no run {run.path!r}; there are {', '.join(self.sites)}. Measure a new one with pdecnn "
+                "bench --sites plan.json."
+            )
+        return self.sites[run.path]
+
+    def with_ms(self, run: Run) -> Run:
+        """The run with these milliseconds for its blocks and its new layer."""
+        site = self.of(run)
+        if run.replacement not in site.layers:
+            raise ValueError(f"latency table: {run.path} was not measured with the replacement {run.replacement!r}.")
+        blocks = tuple(dataclasses.replace(cost, ms=site.block) for cost in run.costs)
+        return dataclasses.replace(
+            run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=site.layers[run.replacement])
+        )
+
+    def total(self, cost: Cost) -> Cost:
+        """The cost of the whole model with its milliseconds."""
+        return dataclasses.replace(cost, ms=self.ms)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the table as JSON."""
+        write_atomic(Path(path), json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "LatencyTable":
+        """Reads what `save` wrote; a FileError says what is wrong with the file."""
+        values = dict(read_object(Path(path), MB))
+        if values.pop("format", None) != FORMAT:
+            raise FileError(f"{path}: expected a latency table of format {FORMAT!r}.")
+        return from_plain(cls, values, f"{path}: it")
+
+
+def measure_sites(
+    plan: Plan,
+    model: nn.Module,
+    x: Tensor,
+    *,
+    runtime: str = "optimized",
+    replacements: Sequence[str],
+    num_threads: int = 1,
+    rounds: int = ROUNDS,
+    max_seconds: float = SECONDS,
+    progress: ProgressCallback | None = None,
+) -> LatencyTable:
+    """Times the model, and the model with each replacement at each run of the plan.
+
+    Args:
+        plan: Its runs are the sites; `keep` says how many blocks stay while the others are timed.
+        model: The model before.
+        x: What it is timed on, one image as a rule.
+        runtime: One of `pdecnn.deploy.bench.RUNTIMES`.
+        replacements: Names of the table in `replacements.py`.
+        num_threads: Threads inside an operator.
+        rounds: Samples of each network.
+        max_seconds: Limit of the timing, but never fewer than 3 rounds.
+        progress: As in `plan`.
+    """
+    names = list(dict.fromkeys((NOTHING, *replacements)))
+    nets: dict[tuple[str, str], Plan | None] = {("", ""): None}
+    for run in plan.runs:
+        for name in names:
+            nets[run.path, name] = dataclasses.replace(plan, runs=(chosen(run, name),))
+    made = {key: model if p is None else p.apply(model) for key, p in nets.items()}
+    times = time_models(made, x, runtime, num_threads, rounds=rounds, max_seconds=max_seconds, progress=progress)
+    whole = times["", ""]
+    sites = {}
+    for run in plan.runs:
+        least = times[run.path, NOTHING]
+        layers = {name: round(max(0.0, times[run.path, name] - least), 6) for name in names}
+        sites[run.path] = Site(round((whole - least) / len(run.removed), 6), layers)
+    shapes = tuple(tuple(s) for s in plan.input_shapes)
+    return LatencyTable(runtime, plan.model, shapes, num_threads, cpu_name(), round(whole, 6), sites)
+
+
+def time_models(
+    models: Mapping[Any, nn.Module],
+    x: Tensor,
+    runtime: str,
+    num_threads: int = 1,
+    *,
+    rounds: int = ROUNDS,
+    max_seconds: float = SECONDS,
+    progress: ProgressCallback | None = None,
+) -> dict[Any, float]:
+    """Milliseconds of each model in a runtime, in interleaved rounds."""
+    with served(models, x, runtime, num_threads, progress) as calls:
+        done = begin(progress, f"timing {len(calls)} networks ({runtime})", 1)
+        timings = measure(calls, rounds=rounds, max_seconds=max_seconds)
+        done()
+    return {key: 1e3 * timing.p20 for key, timing in timings.items()}  # what others do to the machine only adds
+
+
+@contextmanager
+def served(
+    models: Mapping[Any, nn.Module], x: Tensor, runtime: str, num_threads: int, progress: ProgressCallback | None
+) -> Iterator[dict[Any, Any]]:
+    """The models in a runtime, ready to be called."""
+    from pdecnn.analysis.latency import threads
+
+    done = begin(progress, f"preparing {len(models)} networks ({runtime})", len(models))
+    with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.inference_mode():
+        calls = {}
+        for i, (key, model) in enumerate(models.items()):
+            run, _ = make_runner(runtime, model.eval(), x, Path(folder) / f"{i}.onnx", num_threads)
+            calls[key] = partial(run, x)
+            done()
+        yield calls

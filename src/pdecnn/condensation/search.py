@@ -1,0 +1,103 @@
+"""Plans for a budget: what each choice costs in the runtime, what it harms, and the best combinations of them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from pdecnn.condensation.choose import Choice, best_combinations
+from pdecnn.condensation.harm import Harms
+from pdecnn.condensation.latency import LatencyTable, time_models
+from pdecnn.condensation.plan import Plan
+from pdecnn.condensation.propose import layer_cost, parse_budget, predicted
+from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.site import Run
+from pdecnn.shared.progress import ProgressCallback
+
+CANDIDATES = ("nothing", "depthwise", "separable", "pde", "paper")
+ATTEMPTS = 4
+SLACK = 1.02  # a plan that measures this much above its budget is within the noise of the clock
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan, the harm that its choices add up to, and the milliseconds that were predicted and measured."""
+
+    plan: Plan
+    harm: float
+    predicted_ms: float | None = None
+    ms: float | None = None
+
+
+def propose_plans(
+    plan: Plan,
+    model: nn.Module,
+    x: Tensor,
+    budget: Mapping[str, Any],
+    harms: Harms,
+    table: LatencyTable | None = None,
+    *,
+    measured: bool = True,
+    count: int = 3,
+    progress: ProgressCallback | None = None,
+) -> list[Proposal]:
+    """The best plans within a budget, that with the least harm first.
+
+    A budget of milliseconds is met as measured, not as predicted: where a plan takes longer than allowed, the bound is
+    drawn tighter and the choice made again.
+
+    Args:
+        plan: Every run with the fewest blocks that may stay.
+        model: The model before.
+        x: What it is timed on.
+        budget: As in `pdecnn.plan`.
+        harms: What `measure_harms` found.
+        table: What `measure_sites` found; needed for `latency_ms`.
+        measured: Whether plans are timed; not if the table is of another device.
+        count: How many plans.
+        progress: As in `pdecnn.plan`.
+    """
+    total = table.total(plan.before) if table else plan.before
+    if "latency_ms" in budget and table is None:
+        raise ValueError("propose_plans: a budget of latency_ms needs a latency table.")
+    limits = parse_budget(budget, total)
+    choices = [_choices(run, harms[run.path], table) for run in plan.runs]
+    asked = limits.get("ms")
+    found: list[Proposal] = []
+    for _ in range(ATTEMPTS):
+        combinations = best_combinations(choices, total, limits, count)
+        if not combinations:
+            break
+        plans = [dataclasses.replace(plan, before=total, runs=tuple(c.run for c in combo)) for combo in combinations]
+        sums = [sum(c.harm for c in combo) for combo in combinations]
+        found = [Proposal(p, h, predicted(total, p.runs).ms) for p, h in zip(plans, sums, strict=True)]
+        if asked is None or table is None or not measured:
+            return found
+        nets = {i: p.apply(model) for i, p in enumerate(plans)}
+        times = time_models(nets, x, table.runtime, table.threads, progress=progress)
+        found = [dataclasses.replace(f, ms=times[i]) for i, f in enumerate(found)]
+        within = [f for f in found if f.ms is not None and f.ms <= SLACK * asked]
+        if within:
+            return within
+        limits["ms"] *= 0.98 * asked / min(times.values())
+    least = predicted(total, [min(group, key=lambda c: c.run.after.ms or 0.0).run for group in choices])
+    best = min((f.ms for f in found if f.ms is not None), default=None)
+    shown = {"params": least.params, "macs": least.macs, "latency_ms": best or least.ms}
+    words = ", ".join(f"{name}={value}" for name, value in budget.items())
+    raise ValueError(
+        f"condense: the budget {words} cannot be met: at least "
+        + ", ".join(f"{name}={shown[name]:,.4g}" for name in budget if shown.get(name) is not None)
+        + " is needed. Raise the budget, or allow more: keep=1, more replacements, a smaller model."
+    )
+
+
+def _choices(run: Run, harms: Mapping[str, Sequence[float]], table: LatencyTable | None) -> list[Choice]:
+    """The run unchanged, and with every number of blocks and every replacement that was measured."""
+    options = [(chosen(run, NOTHING, keep=len(run.units)), 0.0)]
+    for name, values in harms.items():
+        one = chosen(run, name)
+        one = dataclasses.replace(one, layer_cost=layer_cost(one))
+        options += [(dataclasses.replace(one, keep=run.keep + i), value) for i, value in enumerate(values)]
+    return [Choice(table.with_ms(r) if table else r, value) for r, value in options]
