@@ -172,7 +172,7 @@ def test_blocks_with_two_names_go_under_both():
         def forward(self, x: Tensor) -> Tensor:
             return self.d(self.c(self.b(self.a(x))))
 
-    small, report = pdecnn.condense(Named(), torch.randn(1, 16, 9, 9))
+    small, report = pdecnn.condense(Named(), torch.randn(1, 16, 9, 9), replacement="paper")
     assert report.after.params == report.plan.after.params < report.before.params
     assert small.decayed[3] is small.d
     assert isinstance(small.d, GlobalLayer)
@@ -188,7 +188,7 @@ def test_blocks_that_are_called_under_their_second_name():
         def forward(self, x: Tensor) -> Tensor:
             return self.body(x)
 
-    small, report = pdecnn.condense(Called(), torch.randn(1, 16, 9, 9))
+    small, report = pdecnn.condense(Called(), torch.randn(1, 16, 9, 9), replacement="paper")
     assert (report.after.params, report.after.exact) == (report.plan.after.params, report.plan.after.macs)
     assert report.after.exact < report.before.exact
     assert small.body[-1] is small.blocks[-1]
@@ -248,7 +248,7 @@ def test_the_global_layer_after_a_transition_is_fitted_to_it():
 def test_dense_blocks_are_shortened_and_their_readers_narrowed():
     model = timm.create_model("densenet121", num_classes=5).eval()
     x = torch.randn(2, 3, 64, 64)
-    plan = pdecnn.plan(model, x[:1])
+    plan = pdecnn.plan(model, x[:1], replacement="paper")
     small = plan.apply(model).eval()
     assert [(len(r.units), r.keep) for r in plan.runs] == [(6, 3), (12, 6), (24, 12), (16, 8)]
     conv, old = small.features.transition1.conv, model.features.transition1.conv

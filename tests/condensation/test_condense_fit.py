@@ -85,5 +85,5 @@ def test_the_comparison_tells_both_models_apart(tmp_path):
     assert set(speedups) == {"batch_1", "batch_64"}
     rows = {label: change for label, _, _, change in comparison_rows(found["before"], found["after"], {"batch_1": 0.5})}
     assert rows["accuracy, %"] == "-0.50"
-    assert rows["parameters"] == "5.25 x less"
+    assert rows["parameters"] == "5.44 x less"
     assert rows["latency, batch 1, ms"] == "2.00 x more"

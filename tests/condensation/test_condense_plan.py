@@ -49,7 +49,8 @@ def test_the_report_tells_the_ratios(resnet):
 def test_a_plan_prints_every_run_and_every_skip(resnet):
     text = str(pdecnn.plan(resnet, X, ignore=["stages.1"]))
     assert "stages.0.0-4" in text
-    assert "5 -> 1 + Global K=5" in text
+    assert "5 -> 1 + pde K=3" in text
+    assert "5 -> 1 + Global K=5" in str(pdecnn.plan(resnet, X, replacement="paper"))
     assert "stages.1.0-4: ignored, as asked" in text
 
 
@@ -66,8 +67,8 @@ def test_runs_are_chosen_by_path_pattern_and_type(resnet, which):
 def test_a_plan_can_be_edited(resnet, made):
     edited = made.edit("stages.0.0-4", keep=3, K=2).without("stages.2")
     small = edited.apply(resnet)
-    assert [(r.path, r.keep, r.K) for r in edited.runs] == [("stages.0.0-4", 3, 2), ("stages.1.0-4", 1, 5)]
-    assert small.stages[0][4].K == 2
+    assert [(r.path, r.keep, r.K) for r in edited.runs] == [("stages.0.0-4", 3, 2), ("stages.1.0-4", 1, 3)]
+    assert small.stages[0][4].branch[0].K == 2
     assert isinstance(small.stages[2][4], BasicBlock)
     with pytest.raises(ValueError, match=r"no run at 'stages.9'; there are stages.0.0-4"):
         made.edit("stages.9", keep=1)
@@ -268,5 +269,5 @@ def test_a_notebook_shows_the_runs_and_what_was_left_alone():
     made = pdecnn.plan(timm.create_model("cifar_resnet32"), torch.zeros(1, 3, 32, 32), ignore="stages.0.*")
     page = made._repr_html_()
     assert page.startswith("<table>")
-    for words in ("stages.1.0-4", "5 -&gt; 1 + Global K=5", "Left alone", "stages.0.0-4: ignored, as asked"):
+    for words in ("stages.1.0-4", "5 -&gt; 1 + pde K=3", "Left alone", "stages.0.0-4: ignored, as asked"):
         assert words in page

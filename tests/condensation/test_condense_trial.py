@@ -33,7 +33,7 @@ def loud(gain: float, stages: int = 3) -> nn.Module:
 @pytest.mark.parametrize("gain", [1e2, 1e4])
 def test_large_maps_stay_finite_and_near_stability(gain, example):
     model = loud(gain)
-    plan = pdecnn.plan(model, example)
+    plan = pdecnn.plan(model, example, replacement="paper")
     assert len(plan.runs) == 3
     assert all(run.rms > 0.05 * gain for run in plan.runs)
     small = plan.apply(model).eval()
@@ -50,7 +50,7 @@ def test_large_maps_stay_finite_and_near_stability(gain, example):
 
 def test_without_the_sizes_the_same_layers_blow_up():
     model = loud(1e4)
-    plan = pdecnn.plan(model, X)
+    plan = pdecnn.plan(model, X, replacement="paper")
     for run in plan.runs:
         plan = plan.edit(run.path, rms=1.0)
     with torch.no_grad():
@@ -59,7 +59,7 @@ def test_without_the_sizes_the_same_layers_blow_up():
 
 def test_maps_of_common_size_start_as_always():
     model = loud(1.0)
-    small = pdecnn.plan(model, X).apply(model)
+    small = pdecnn.plan(model, X, replacement="paper").apply(model)
     norms = [m for layer in small.modules() if hasattr(layer, "velocity") for m in layer.velocity.modules()]
     variances = [m.running_var for m in norms if isinstance(m, nn.BatchNorm2d)]
     assert len(variances) == 6
@@ -68,7 +68,7 @@ def test_maps_of_common_size_start_as_always():
 
 def test_fitting_ends_in_the_same_place_from_any_size():
     teacher = timm.create_model("fashion_resnet32.fashion_mini", pretrained=True).eval()
-    plan = pdecnn.plan(teacher, torch.zeros(1, 1, 28, 28))
+    plan = pdecnn.plan(teacher, torch.zeros(1, 1, 28, 28), replacement="paper")
     run = plan.runs[0]
     g = torch.Generator().manual_seed(1)
     x, y = (torch.rand(16, *run.shape, generator=g) for _ in range(2))
@@ -82,7 +82,7 @@ def test_fitting_ends_in_the_same_place_from_any_size():
 
 
 def test_sizes_survive_the_file(tmp_path):
-    plan = pdecnn.plan(loud(1e3), X)
+    plan = pdecnn.plan(loud(1e3), X, replacement="paper")
     assert [run.rms for run in Plan.load(plan.save(tmp_path / "plan.json")).runs] == [run.rms for run in plan.runs]
 
 
@@ -98,7 +98,7 @@ def test_a_replacement_that_is_not_finite_is_refused_with_the_reason():
     try:
         model = nn.Sequential(nn.Conv2d(3, 16, 3), *(Mine(16, 16, 1, False, True) for _ in range(4))).eval()
         with pytest.raises(ValueError, match="without these blocks: what it returns is not finite"):
-            pdecnn.plan(model, X)
+            pdecnn.plan(model, X, replacement="paper")
     finally:
         del _REPLACEMENTS[Mine]
 

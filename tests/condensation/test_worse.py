@@ -16,7 +16,9 @@ from pdecnn.condensation.worse import what_got_worse
 @pytest.fixture(scope="module")
 def report():
     torch.manual_seed(0)
-    return pdecnn.condense(timm.create_model("resnet18").eval(), torch.zeros(1, 3, 32, 32), quiet=True)[1]
+    return pdecnn.condense(
+        timm.create_model("resnet18").eval(), torch.zeros(1, 3, 32, 32), replacement="paper", quiet=True
+    )[1]
 
 
 def test_depth_and_activations_of_a_resnet18(report):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
-    "workers", "keep", "replacement", "steps", "init", "ignore", "only", "budget", "train_teacher", "epochs", "lr",
-    "seed",
+    "workers", "keep", "replacement", "steps", "init", "ignore", "only", "budget", "runtime", "latency_table", "null",
+    "train_teacher", "epochs", "lr", "seed",
 )  # fmt: skip
 
 
@@ -57,8 +57,9 @@ def command(
     std: Std = None,
     keep: Annotated[int, typer.Option(min=1, help="Blocks that stay in each run.")] = 1,
     replacement: Annotated[
-        str, typer.Option(help="What replaces the others: pde, paper, separable, depthwise or nothing.")
-    ] = "paper",
+        str | None,
+        typer.Option(help="What replaces the others: pde (default), paper, separable, depthwise, nothing."),
+    ] = None,
     steps: Annotated[int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3, paper: 5.")] = None,
     init: Annotated[str, typer.Option(help="First guess of the paper's layers: identity or block.")] = "identity",
     ignore: Annotated[list[str] | None, typer.Option(help="Leave a run alone: a path or regular expression.")] = None,
@@ -66,6 +67,15 @@ def command(
     budget: Annotated[
         list[str] | None, typer.Option(help="A bound: params=50%, macs=1e8 or latency_ms=12; may be repeated.")
     ] = None,
+    runtime: Annotated[
+        str, typer.Option(help="Where a budget of latency_ms counts: eager, optimized, compile, onnx[-fused|-int8].")
+    ] = "optimized",
+    latency_table: Annotated[
+        Path | None, typer.Option(help="Milliseconds measured elsewhere, by pdecnn bench --sites.")
+    ] = None,
+    null: Annotated[
+        bool, typer.Option("--null", help="Also distil the net without its new layers, to know their worth.")
+    ] = False,
     pretrained: Pretrained = False,
     factory: Factory = None,
     train_teacher: Annotated[bool, typer.Option("--train-teacher", help="Example: train the teacher anew.")] = False,
@@ -126,7 +136,8 @@ def recorded(folder: Path) -> dict[str, Any]:
         typer.echo(f"Error: the model of this job is made by your own code, {name}: name it again.", err=True)
         typer.echo(f"Run: pdecnn condense {name} {command_line().partition('condense ')[2]}", err=True)
         raise typer.Exit(1)
-    found["weights"] = found.get("weights") and Path(found["weights"])
+    for name in ("weights", "latency_table"):
+        found[name] = found.get(name) and Path(found[name])
     return found
 
 
@@ -148,7 +159,8 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
     lists = {name: list(given[name] or []) for name in ("ignore", "only")}
     budget = parse_budgets(list(given["budget"] or []))
     names = {"keep": "keep", "replacement": "replacement", "steps": "K", "init": "init"}
-    return {**{to: given[name] for name, to in names.items()}, **lists, "budget": budget}
+    wishes = {to: given[name] for name, to in names.items() if given[name] is not None}
+    return {**wishes, **lists, "budget": budget}
 
 
 def run(given: dict[str, Any]) -> None:
@@ -169,10 +181,12 @@ def run(given: dict[str, Any]) -> None:
             teacher, loaders, base = the_users(given)
             options |= {"base": base} if base else {}
         rates |= {"lr": given["lr"]} if given["lr"] else {}
-        arguments = {**{name: given[name] for name in KEPT}, "weights": given["weights"] and str(given["weights"])}
+        arguments = {name: given[name] for name in KEPT}
+        arguments |= {name: arguments[name] and str(arguments[name]) for name in ("weights", "latency_table")}
         with choose_progress() as progress:
             _, result = run_job(
                 folder, teacher, loaders, epochs=given["epochs"], seed=given["seed"], plan_options=options,
+                runtime=given["runtime"], latency_table=given["latency_table"], null=given["null"],
                 resume=given["resume"], arguments=arguments, say=_say(quiet), progress=None if quiet else progress,
                 reporter=Reporter if quiet else choose_reporter, **rates,
             )  # fmt: skip

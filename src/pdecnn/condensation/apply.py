@@ -62,7 +62,7 @@ def _condense(model: nn.Module, run: Run) -> None:
     modules = [parent._modules[name] for unit in run.removed for name in unit]
     removed = [m for m in modules if m is not None]
     like = next((p for m in removed for p in m.parameters()), torch.empty(()))
-    make = own_replacement(removed)
+    make = own_replacement(removed) if run.replacement != NOTHING else None
     last = removed[-1]
     if make is not None:
         layer = make(removed, run)

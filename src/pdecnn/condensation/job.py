@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +20,11 @@ from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
+from pdecnn.condensation.propose import with_layer_cost
+from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.saved import save
-from pdecnn.condensation.stages import DISTILLATION, FITTED, Stages, digest
+from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, digest
+from pdecnn.condensation.within import HARMS, LATENCY, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.shared.progress import ProgressCallback, begin
@@ -35,6 +38,7 @@ from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
 SAMPLES = 64  # images that the ONNX files are compared on
+NULL_STAGE = "null, distilled"
 
 
 class StoppedError(Exception):
@@ -128,6 +132,9 @@ def run_job(
     plan_options: Mapping[str, Any] | None = None,
     fit_options: Mapping[str, Any] | None = None,
     distill_options: Mapping[str, Any] | None = None,
+    runtime: str = "optimized",
+    latency_table: str | Path | None = None,
+    null: bool = False,
     resume: bool = False,
     arguments: Mapping[str, Any] | None = None,
     say: Callable[[str], None] | None = None,
@@ -151,9 +158,14 @@ def run_job(
         seed: Seed of the student's new layers and of the distillation.
         lr: Learning rate of the blocks that stay.
         new: How many times larger that of the new layers is.
-        plan_options: Options of `plan`.
+        plan_options: Options of `plan`. With a `budget` the plan is searched for: what replaces which blocks, as
+            measured on these images and in the `runtime`.
         fit_options: Options of `fit_layers`.
         distill_options: Further options of `distill`.
+        runtime: Where milliseconds of a budget are measured: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused` or
+            `onnx-int8`.
+        latency_table: Milliseconds that were measured on another device, by `pdecnn bench --sites`.
+        null: Whether to distil the null too: the same blocks gone and nothing in their place, for as many epochs.
         resume: Continue the job in the folder.
         arguments: What the command was given; kept in job.json.
         say: Called with a line about each step.
@@ -175,7 +187,7 @@ def run_job(
         "model": type(teacher).__name__, "weights": digest(teacher), "epochs": epochs, "seed": seed, "lr": lr,
         "new": new, "input": data.input, "classes": list(data.classes), "steps": len(data.train),
         "plan": {key: str(value) for key, value in options.items() if key != "progress"},
-        "fit": {key: str(value) for key, value in fitting.items()},
+        "fit": {key: str(value) for key, value in fitting.items()}, "runtime": runtime, "null": null,
         "distill": {key: getattr(value, "__qualname__", str(value)) for key, value in {**further, **aims}.items()},
     }  # fmt: skip
     stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
@@ -193,11 +205,24 @@ def run_job(
     example = torch.zeros(1, *data.input["shape"]) if image is None else image
     example = part(example, slice(1), takes_images(teacher, example))
 
+    def plan_job() -> Plan:
+        if not options.get("budget"):
+            return plan(teacher, example, **options, progress=progress)
+        for name in (LATENCY, HARMS):  # of an earlier job
+            if not resume:
+                (folder / name).unlink(missing_ok=True)
+        wishes = {key: value for key, value in options.items() if key != "budget"}
+        briefly = {**further, "loss": loss, "metric": metric, "epochs": 1, "lr": lr, "new": new}
+        return plan_within(
+            folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
+            trial=briefly if processes.count == 1 else None, seed=seed, say=say, progress=progress, reporter=reporter,
+        )  # fmt: skip
+
     def plan_it() -> dict[str, Any]:
         if not (folder / "teacher" / "config.json").is_file() or not resume:
             save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
         if not (resume and (folder / "plan.json").is_file()):
-            plan(teacher, example, **options, progress=progress).save(folder / "plan.json")
+            plan_job().save(folder / "plan.json")
         return Plan.load(folder / "plan.json").to_dict()
 
     made = Plan.from_dict(processes.first(plan_it))
@@ -235,6 +260,18 @@ def run_job(
         raise StoppedError(f"stopped at step {outcome.step} of distilling; all that was done is in {folder}")
     processes.share(student)
     measured("distilled", student)
+    bare = without_layers(made)
+    if null and bare != made:
+        dropped = bare.apply(teacher)
+        say("distilling the null: the same blocks gone, nothing in their place")
+        end = distill(
+            dropped, teacher, data, loss=loss, metric=metric, epochs=epochs, seed=seed, lr=lr, new=new,
+            run_dir=folder / NULL, resume=processes.first((folder / NULL).is_dir), reporter=reporter(), **further,
+        )  # fmt: skip
+        if end.status == "stopped":
+            raise StoppedError(f"stopped at step {end.step} of distilling the null; all that was done is in {folder}")
+        processes.share(dropped)
+        measured(NULL_STAGE, dropped)
 
     def compare_them() -> JobResult:
         say("counting, timing, writing")
@@ -243,6 +280,7 @@ def run_job(
         files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
         batches = BATCHES if own is None else BATCHES[:1]
         sides = {"before": teacher, "after": student}
+        seconds = outcome.wall_time
         found, speedups = figures(sides, example, ends, files, batches=batches, progress=progress)
         say("writing for ONNX Runtime, comparing, timing")
         images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
@@ -255,6 +293,7 @@ def run_job(
         ]
         times += [time[1:] for time in onnx.times()] if onnx else []
         lines += [BUSY] if was_busy(times) else []
+        lines += [about_null(made, bare, accuracies, seconds)]
         result = JobResult(
             folder=folder,
             plan=made,
@@ -287,6 +326,25 @@ def fit_shown(
     total = sum(hasattr(layer, MARK) for layer in site_modules(student, plan.runs).values())
     done = begin(progress if total else None, "fitting new layers", total)
     return fit_layers(student, teacher, plan, data, **{"progress": lambda line: done(), **options})
+
+
+def without_layers(made: Plan) -> Plan:
+    """The null of a plan: the same blocks go, and nothing comes in their place."""
+    return replace(made, runs=tuple(with_layer_cost(chosen(run, NOTHING)) for run in made.runs))
+
+
+def about_null(made: Plan, bare: Plan, accuracies: Mapping[str, float], seconds: float) -> str:
+    """What the new layers are worth, or what it costs to know."""
+    if bare == made:
+        return "No new layer stands where blocks were: this network is its own null."
+    if NULL_STAGE not in accuracies:
+        cost = f"--null also distils the network without them, about {seconds:.0f} s"
+        return f"What the new layers are worth is not known: {cost}."
+    gain = accuracies.get("distilled", 0.0) - accuracies[NULL_STAGE]
+    return (
+        f"The null, nothing in the place of these blocks, as many epochs: {accuracies[NULL_STAGE]:.2f}, "
+        f"{bare.after.params:,} parameters; the new layers are worth {gain:+.2f}."
+    )
 
 
 def write_report(result: JobResult) -> Path:

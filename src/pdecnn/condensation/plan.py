@@ -34,7 +34,7 @@ from pdecnn.condensation.propose import (
 )
 from pdecnn.condensation.record import Record, record
 from pdecnn.condensation.replacements import NOTHING as NONE
-from pdecnn.condensation.replacements import PAPER, PDE, STEPS, check_replacement
+from pdecnn.condensation.replacements import PAPER, PDE, STEPS, check_replacement, chosen
 from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped, from_plain
 from pdecnn.condensation.trial import try_runs
 from pdecnn.reference.advection_diffusion import MAX_STEPS
@@ -94,9 +94,12 @@ class Plan:
     def edit(self, path: str, **changes: Any) -> "Plan":
         """The plan with changes to the run at `path`, such as `plan.edit("layer1.0-4", keep=2, K=3)`."""
         run = self._run(path)
-        new = dataclasses.replace(run, **changes).check()
+        other = changes.pop("replacement", run.replacement)
+        check_replacement(other, "Plan.edit")
+        new = dataclasses.replace(chosen(run, other), **changes).check()
         if is_of_the_table(run):
-            new = dataclasses.replace(new, layer_cost=dataclasses.replace(layer_cost(new), ms=run.layer_cost.ms))
+            ms = run.layer_cost.ms if other == run.replacement else None
+            new = dataclasses.replace(new, layer_cost=dataclasses.replace(layer_cost(new), ms=ms))
         return dataclasses.replace(self, runs=tuple(new if r is run else r for r in self.runs))
 
     def without(self, path: str) -> "Plan":
@@ -195,7 +198,7 @@ def plan(
     example_inputs: Any,
     *,
     keep: int = 1,
-    replacement: str = PAPER,
+    replacement: str | None = None,
     K: int | None = None,
     init: str = "identity",
     ignore: Given | Sequence[Given] = (),
@@ -214,7 +217,8 @@ def plan(
         keep: Blocks that stay in each run, counted from the first.
         replacement: What comes in the place of the other blocks: `"pde"` (K steps of transport and diffusion, and a
             reaction among channels), `"paper"` (the published Global layer), `"separable"` or `"depthwise"` (plain
-            convolutions), `"nothing"`, or a name of `register_replacement`.
+            convolutions), `"nothing"`, or a name of `register_replacement`. By default `"pde"`; `"paper"` with `init`
+            or `options`, which are that one's.
         K: Time steps of `"pde"`, 3 by default, and of `"paper"`, 5 by default.
         init: First guess of the paper's layers: `"identity"`, or `"block"`: one more block, with its weights.
         ignore: Runs that are left alone: paths, regular expressions for whole paths, modules, or classes of blocks.
@@ -225,7 +229,7 @@ def plan(
         base: How to build the model afresh, `{"name": ..., "kwargs": {...}}` for one of timm's registry; found by
             itself for models of timm and torchvision.
         progress: Called as `progress(text, done, total)` with what is being done, how many of its parts are done, and
-            how many there are; `condensation.progress` shows it.
+            how many there are; `shared.progress` shows it.
 
     Example:
         >>> import timm, torch
@@ -233,8 +237,9 @@ def plan(
         >>> [(run.path, len(run.units), run.keep) for run in made.runs]
         [('stages.0.0-4', 5, 1), ('stages.1.0-4', 5, 1), ('stages.2.0-4', 5, 1)]
         >>> made.before.params, made.after.params
-        (466906, 83194)
+        (466906, 84314)
     """
+    replacement = replacement or (PAPER if options or init == "block" else PDE)
     check_replacement(replacement, "plan")
     K = STEPS.get(replacement, 1) if K is None else K
     _check_arguments(model, keep, K, init)

@@ -54,6 +54,11 @@ def layer_cost(run: Run) -> Cost:
     return Cost(report.params, report.exact)
 
 
+def with_layer_cost(run: Run) -> Run:
+    """The run with what its new layer costs, counted; milliseconds are not known then."""
+    return dataclasses.replace(run, layer_cost=layer_cost(run))
+
+
 def _own_cost(run: Run, model: nn.Module) -> Cost | None:
     """What the replacement that a user registered costs; None if there is none."""
     removed = [] if run.is_dense else [model.get_submodule(path) for path in run.members(run.keep)]

@@ -11,7 +11,7 @@ from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.harm import Harms
 from pdecnn.condensation.latency import LatencyTable, time_models
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.propose import layer_cost, parse_budget, predicted
+from pdecnn.condensation.propose import parse_budget, predicted, with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.site import Run
 from pdecnn.shared.progress import ProgressCallback
@@ -97,7 +97,6 @@ def _choices(run: Run, harms: Mapping[str, Sequence[float]], table: LatencyTable
     """The run unchanged, and with every number of blocks and every replacement that was measured."""
     options = [(chosen(run, NOTHING, keep=len(run.units)), 0.0)]
     for name, values in harms.items():
-        one = chosen(run, name)
-        one = dataclasses.replace(one, layer_cost=layer_cost(one))
+        one = with_layer_cost(chosen(run, name))
         options += [(dataclasses.replace(one, keep=run.keep + i), value) for i, value in enumerate(values)]
     return [Choice(table.with_ms(r) if table else r, value) for r, value in options]

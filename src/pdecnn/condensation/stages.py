@@ -14,7 +14,7 @@ from pdecnn.training.checkpoint import CheckpointError, find_checkpoint, load_ch
 from pdecnn.training.processes import Processes
 
 FORMAT = "pdecnn-job/1"
-FITTED, DISTILLATION, TEACHER = "fitted", "distillation", "teacher-run"  # folders that go when the job is done
+FITTED, DISTILLATION, NULL, TEACHER = "fitted", "distillation", "null", "teacher-run"  # they go when the job is done
 
 
 class Stages:
@@ -95,7 +95,7 @@ class Stages:
         write_atomic(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         self.tidy()
 
-    def tidy(self, names: tuple[str, ...] = (FITTED, DISTILLATION, TEACHER)) -> None:
+    def tidy(self, names: tuple[str, ...] = (FITTED, DISTILLATION, NULL, TEACHER)) -> None:
         """Removes the stages of a job that is done."""
         for name in names:
             if self.processes.is_first and (self.folder / name).is_dir():
