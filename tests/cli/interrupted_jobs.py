@@ -25,7 +25,7 @@ from pdecnn.training import load_dataset
 QUICK = ("--epochs", "3", "--K", "1", "--only", "stages.2", "--threads", "1")
 PARTS = {  # the folder, the line to wait for, seconds after it, the signal, more arguments
     "teacher": ("trained", "epoch 1/", 0.05, signal.SIGINT, ("--train-teacher",)),
-    "fit": ("ended", "fitting each Global layer", 0.2, signal.SIGKILL, ()),
+    "fit": ("ended", "fitting each new layer", 0.2, signal.SIGKILL, ()),
     "refused": ("ended", None, 0.0, 0, ()),
     "distill": ("ended", "epoch 1/3", 0.05, signal.SIGKILL, ("--resume",)),
     "stop": ("ended", "epoch 2/3", 0.0, signal.SIGINT, ("--resume",)),

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pdecnn
 from pdecnn.condensation.distill import sites
-from pdecnn.condensation.fit import _answer_distance, fit_layers
+from pdecnn.condensation.fit import answer_distance, fit_layers
 from pdecnn.training.optim import make_optimizer, make_schedule
 from pdecnn.training.progress import Reporter
 from pdecnn.training.recipe import Recipe
@@ -56,7 +56,7 @@ def test_without_labels_the_table_shows_agreement_with_the_teacher(net, capsys):
     _, report = pdecnn.condense(net, X[:1], train=images, val=[X], epochs=1, batch_size=8, fit={"steps": 1})
     shown = capsys.readouterr().err.splitlines()
     assert "Sequential: 1 epochs of 3 steps" in shown
-    stages = ["evaluating", "fitting Global layers", "timing batches of 64: 15 parts"]
+    stages = ["evaluating", "fitting new layers", "timing batches of 64: 15 parts"]
     stages += ["writing and comparing ONNX files: 3 parts", "timing batches of 64 in ONNX Runtime: 15 parts"]
     assert [line for line in shown if line in stages] == [*stages[:1] * 2, stages[1], *stages[:1] * 2, *stages[2:]]
     assert report.accuracies["teacher"] == 100.0
@@ -127,7 +127,7 @@ def test_a_fit_that_does_not_help_is_undone(net, monkeypatch):
     good = copy.deepcopy(student)
     (found,) = fit_layers(good, net, plan, [X[:18], X[18:]], steps=20)
     with torch.no_grad():
-        assert _answer_distance(good.eval()(X[18:]), wanted) <= _answer_distance(student(X[18:]), wanted)
+        assert answer_distance(good.eval()(X[18:]), wanted) <= answer_distance(student(X[18:]), wanted)
     monkeypatch.setattr("pdecnn.condensation.fit.fit_layer", spoil)
     (found,) = fit_layers(student, net, plan, [X[:18], X[18:]])
     assert not found.kept

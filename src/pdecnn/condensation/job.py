@@ -13,6 +13,7 @@ import torch
 from rich.table import Table
 from torch import nn
 
+from pdecnn.condensation.apply import NEW as MARK
 from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
@@ -240,9 +241,7 @@ def run_job(
 
     def fit_them() -> list[dict[str, Any]]:
         seed_everything(seed, "fit")
-        done = begin(progress, "fitting new layers", len(site_modules(student, made.runs)))
-        given = {"seed": seed, "progress": lambda line: done(), **fitting}
-        return [f.to_dict() for f in fit_layers(student, teacher, made, batches, **given)]
+        return [f.to_dict() for f in fit_shown(student, teacher, made, batches, progress, **{"seed": seed, **fitting})]
 
     fitted = tuple(Fitted(**f) for f in stages.weights(FITTED, student, fit_them))
     measured("fitted, no labels", student)
@@ -318,6 +317,15 @@ def run_job(
         return result
 
     return student.eval(), processes.first(compare_them)
+
+
+def fit_shown(
+    student: nn.Module, teacher: nn.Module, plan: Plan, data: Any, progress: ProgressCallback | None, **options: Any
+) -> list[Fitted]:
+    """`fit_layers` as a stage with a part for each layer."""
+    total = sum(hasattr(layer, MARK) for layer in site_modules(student, plan.runs).values())
+    done = begin(progress if total else None, "fitting new layers", total)
+    return fit_layers(student, teacher, plan, data, **{"progress": lambda line: done(), **options})
 
 
 def without_layers(made: Plan) -> Plan:

@@ -15,8 +15,8 @@ from torch import nn
 
 from pdecnn.analysis.cost import CostReport, profile
 from pdecnn.condensation.distill import LR
-from pdecnn.condensation.fit import Fitted, fit_layers
-from pdecnn.condensation.job import JobResult, run_job
+from pdecnn.condensation.fit import Fitted
+from pdecnn.condensation.job import JobResult, fit_shown, run_job
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.shared.progress import choose_progress
@@ -194,7 +194,7 @@ def condense(
         if train is None:
             made = plan(model, example_inputs, **options)
             small = made.apply(model)
-            fitted = fit_layers(small, model, made, data, **(fit or {})) if data is not None else ()
+            fitted = fit_shown(small, model, made, data, options["progress"], **(fit or {})) if data is not None else ()
             return small, Report(made, profile(model, example_inputs), profile(small, example_inputs), tuple(fitted))
         with nullcontext(output) if output is not None else TemporaryDirectory() as folder:
             small, result = run_job(
