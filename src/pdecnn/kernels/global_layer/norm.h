@@ -35,8 +35,9 @@ class PlaneNorms {
     const int64_t many = p_.side * p_.side;
     float scaled[kMostTaps];
     for (int64_t i = 0; i < many && scale != 1; ++i) scaled[i] = float(double(p_.tap(m, c_, i)) * scale);
-    const float *taps = scale != 1 ? scaled : p_.weight + (m * p_.C + c_) * many, *ahead = m == 0 ? h_ + next_ : h_;
-    const float tap = p_.weight == nullptr ? float(scale) : taps[0], first = float(start);
+    const bool whole = p_.weight == nullptr;  // the map itself, without a stencil
+    const float* taps = scale != 1 || whole ? scaled : p_.weight + (m * p_.C + c_) * many;
+    const float *ahead = m == 0 ? h_ + next_ : h_, tap = whole ? float(scale) : taps[0], first = float(start);
     const Stencil<float> stencil{frame_, taps, p_.side, p_.side};
     if (p_.side > 1) return correlate(&stencil, 1, first, out, ahead, f);
     each_vector(n_, [&](auto lanes, int64_t i) {
