@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @app.command("bench")
 def command(
     models: Annotated[list[str], typer.Argument(help=f"The models, each {GRAMMAR}.")],
-    runtime: Annotated[str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused.")] = "eager,optimized",
+    runtime: Annotated[str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8.")] = (
+        "eager,optimized"
+    ),
     threads: Annotated[int, typer.Option(help="Threads inside an operator.")] = 1,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,64",
     input_size: InputSize = None,
@@ -25,6 +27,9 @@ def command(
     weights: Weights = None,
     factory: Factory = None,
     rounds: Annotated[int, typer.Option(help="Samples of each candidate.")] = 20,
+    sites: Annotated[
+        Path | None, typer.Option(help="A plan.json: time what may change at each of its runs, for condense.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
@@ -42,6 +47,9 @@ def command(
     if weights is not None and len(models) > 1:
         raise typer.BadParameter("is for one model; with several, name folders.", param_hint="--weights")
     found = {name: open_named(name, weights, num_classes, factory=factory) for name in models}
+    if sites is not None:
+        time_sites(sites, found, runtime, threads, rounds, as_json=as_json, output=output)
+        return
     inputs = {name: (item.model, torch.randn(2, *size_of(item, input_size))) for name, item in found.items()}
     try:
         rows = bench(
@@ -56,6 +64,46 @@ def command(
         typer.echo(json.dumps(result))
         return
     Console().print(table(with_speedups(rows)))
+
+
+def time_sites(
+    file: Path,
+    found: dict[str, Any],
+    runtime: str,
+    threads: int,
+    rounds: int,
+    *,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Writes the latency table of a plan: `pdecnn condense --latency-table` takes it on another machine."""
+    import torch
+
+    from pdecnn.condensation.latency import measure_sites
+    from pdecnn.condensation.plan import Plan
+    from pdecnn.condensation.search import CANDIDATES
+    from pdecnn.shared.progress import choose_progress
+
+    if len(found) != 1 or "," in runtime:
+        raise typer.BadParameter("is for one model and one --runtime.", param_hint="--sites")
+    (item,) = found.values()
+    try:
+        plan = Plan.load(file)
+        plan.apply(item.model)  # a plan of another model is refused
+        x = torch.randn(plan.input_shapes[0], generator=torch.Generator().manual_seed(0))
+        with choose_progress() as progress:
+            table = measure_sites(
+                plan, item.model, x, runtime=runtime, replacements=CANDIDATES, num_threads=threads, rounds=rounds,
+                progress=None if as_json else progress,
+            )  # fmt: skip
+    except (ValueError, RuntimeError, ImportError, OSError) as error:
+        fail(error)
+    if output is not None:
+        table.save(output)
+    if as_json:
+        typer.echo(json.dumps(table.to_dict()))
+        return
+    Console().print(table.shown())
 
 
 def with_speedups(rows: "list[Row]") -> list[dict[str, Any]]:

@@ -261,7 +261,7 @@ def run_job(
     processes.share(student)
     measured("distilled", student)
     bare = without_layers(made)
-    if null and bare != made:
+    if null and has_layers(made):
         dropped = bare.apply(teacher)
         say("distilling the null: the same blocks gone, nothing in their place")
         end = distill(
@@ -333,9 +333,14 @@ def without_layers(made: Plan) -> Plan:
     return replace(made, runs=tuple(with_layer_cost(chosen(run, NOTHING)) for run in made.runs))
 
 
+def has_layers(made: Plan) -> bool:
+    """Whether a plan puts anything in the place of blocks."""
+    return any(run.condenses and run.replacement != NOTHING for run in made.runs)
+
+
 def about_null(made: Plan, bare: Plan, accuracies: Mapping[str, float], seconds: float) -> str:
     """What the new layers are worth, or what it costs to know."""
-    if bare == made:
+    if not has_layers(made):
         return "No new layer stands where blocks were: this network is its own null."
     if NULL_STAGE not in accuracies:
         cost = f"--null also distils the network without them, about {seconds:.0f} s"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure
@@ -26,6 +27,7 @@ from pdecnn.shared.environment import cpu_name
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.reading import MB, FileError, read_object
+from pdecnn.shared.tables import make_table
 
 FORMAT = "pdecnn-latency/1"
 ROUNDS, SECONDS = 25, 30.0
@@ -78,9 +80,21 @@ class LatencyTable:
         """The cost of the whole model with its milliseconds."""
         return dataclasses.replace(cost, ms=self.ms)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def shown(self) -> Table:
+        """One row per run: a block, and each replacement."""
+        names = list(dict.fromkeys(name for site in self.sites.values() for name in site.layers))
+        table = make_table(f"{self.model}, {self.runtime}: {self.ms:.3f} ms in all", ("run",), ("a block", *names))
+        for path, site in self.sites.items():
+            table.add_row(path, f"{site.block:.3f}", *(f"{site.layers.get(name, 0.0):.3f}" for name in names))
+        return table
+
     def save(self, path: str | Path) -> Path:
         """Writes the table as JSON."""
-        write_atomic(Path(path), json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
+        write_atomic(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
         return Path(path)
 
     @classmethod

@@ -142,12 +142,15 @@ def condense(
     lr: float = LR,
     seed: int = 0,
     distill: Mapping[str, Any] | None = None,
+    runtime: str = "optimized",
+    latency_table: str | Path | None = None,
+    null: bool = False,
     output: str | Path | None = None,
     resume: bool = False,
     quiet: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Report]:
-    """A shallower copy of a CNN, and a report: runs of repeated blocks become one block and one Global layer.
+    """A shallower copy of a CNN, and a report: runs of repeated blocks become one block and one cheap layer.
 
     With `train` it does the whole job of `pdecnn condense`: plan, fit without labels, distil, compare.
 
@@ -166,10 +169,14 @@ def condense(
         lr: Learning rate of the blocks that stay; that of new layers is ten times larger.
         seed: Seed of the new layers, of the order and of the augmentation.
         distill: Further options of `distill`, such as `{"temperature": 2.0}`.
+        runtime: Where the milliseconds of a `budget` count: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused` or
+            `onnx-int8`. With `train` a budget is searched: the best of all replacements and numbers of blocks.
+        latency_table: Milliseconds measured on another device, by `pdecnn bench --sites`.
+        null: Also distil the network without its new layers, to know what they are worth.
         output: Folder for plan, checkpoints, ONNX file and report.html; without it they are not kept.
         resume: Continue the job in `output`.
         quiet: Show no progress.
-        options: Those of `plan`: keep, K, init, ignore, only, budget and more.
+        options: Those of `plan`: keep, replacement, K, init, ignore, only, budget and more.
 
     Example:
         >>> import timm, torch
@@ -185,6 +192,8 @@ def condense(
             "metric": metric is not None,
             "output": output is not None,
             "resume": resume,
+            "null": null,
+            "latency_table": latency_table is not None,
             "distill": bool(distill),
         }
         for name in (name for name, is_given in given.items() if is_given):
@@ -210,6 +219,9 @@ def condense(
                 plan_options={key: value for key, value in options.items() if key != "progress"},
                 fit_options=fit,
                 distill_options=distill,
+                runtime=runtime,
+                latency_table=latency_table,
+                null=null,
                 resume=resume,
                 progress=options["progress"],
                 reporter=Reporter if quiet else choose_reporter,

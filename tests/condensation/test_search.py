@@ -1,0 +1,173 @@
+"""Plans for a budget: exact choice, tables of milliseconds as files, harm, and the whole job with all of them."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_networks import Residual
+from torch import nn
+
+import pdecnn
+from pdecnn.condensation.choose import Choice, best_combinations
+from pdecnn.condensation.fit import answer_distance, recalibrate
+from pdecnn.condensation.harm import measure_harms
+from pdecnn.condensation.latency import LatencyTable, Site, measure_sites
+from pdecnn.condensation.propose import predicted
+from pdecnn.condensation.search import CANDIDATES, propose_plans
+from pdecnn.condensation.site import Cost, Run
+from pdecnn.shared.reading import FileError
+
+G = torch.Generator().manual_seed(0)
+X, Y = torch.randn(48, 3, 10, 10, generator=G), torch.randint(0, 3, (48,), generator=G)
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    stages = [nn.Sequential(*(Residual(w, w, 1, False, True) for _ in range(n))) for w, n in ((8, 4), (8, 3))]
+    down = nn.Conv2d(8, 8, 3, 2, 1)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), stages[0], down, nn.ReLU(), stages[1], nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 3),
+    ).eval()  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(net):
+    return pdecnn.plan(net, X[:1])
+
+
+@pytest.fixture(scope="module")
+def harms(net, made):
+    return measure_harms(made, net, [X[:16], X[16:32]], X[32:], CANDIDATES)
+
+
+def table_of(made) -> LatencyTable:
+    layers = {"nothing": 0.0, "depthwise": 0.1, "separable": 0.3, "pde": 0.3, "paper": 50.0}
+    sites = {run.path: Site(1.0 + i, dict(layers)) for i, run in enumerate(made.runs)}
+    return LatencyTable("eager", made.model, made.input_shapes, 1, "a device", 12.0, sites)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 9)), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(0, 25),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_choice_is_that_of_trying_everything(groups, limit):
+    run = Run("chain", "", (("0",), ("1",)), 1, "Block", (1, 2, 2), costs=(Cost(), Cost(ms=10.0)))
+    choices = [
+        [Choice(dataclasses.replace(run, layer_cost=Cost(ms=float(ms))), harm) for harm, ms in group]
+        for group in groups
+    ]
+    total = Cost(ms=10.0 * len(groups))
+    all_of_them = [c for c in itertools.product(*choices) if sum(x.run.layer_cost.ms for x in c) <= limit]
+    wanted = sorted(sum(x.harm for x in c) for c in all_of_them)[:3]
+    found = best_combinations(choices, total, {"ms": float(limit)}, count=3)
+    assert [sum(x.harm for x in c) for c in found] == pytest.approx(wanted, abs=1e-6)
+    for combination in found:
+        assert predicted(total, [c.run for c in combination]).ms <= limit + 1e-6
+
+
+def test_a_table_is_measured_saved_and_read(net, made, tmp_path):
+    table = measure_sites(made, net, X[:1], runtime="eager", replacements=("pde",), rounds=3)
+    assert set(table.sites) == {run.path for run in made.runs}
+    assert all(set(site.layers) == {"nothing", "pde"} and site.layers["nothing"] == 0 for site in table.sites.values())
+    assert LatencyTable.load(table.save(tmp_path / "latency.json")) == table
+    run = table.with_ms(made.runs[0])
+    site = table.of(run)
+    assert run.before.ms == pytest.approx(len(run.units) * site.block)
+    assert run.after.ms == pytest.approx(run.keep * site.block + site.layers["pde"])
+    with pytest.raises(ValueError, match="was not measured with the replacement 'paper'"):
+        table.with_ms(dataclasses.replace(made.runs[0], replacement="paper"))
+    with pytest.raises(ValueError, match=r"no run 'x\.0-1'; there are"):
+        table.of(dataclasses.replace(made.runs[0], parent="x", units=(("0",), ("1",)), costs=()))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"format": "other"}, "expected a latency table"),
+        ({"ms": "fast"}, "ms"),
+        ({"site": {}}, "has no entry 'site'"),
+    ],
+)
+def test_a_damaged_table_is_refused_by_name(made, tmp_path, change, message):
+    file = table_of(made).save(tmp_path / "latency.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(FileError, match=message):
+        LatencyTable.load(file)
+
+
+def test_harm_is_the_distance_of_the_answers_without_these_blocks(net, made, harms):
+    run = made.runs[0]
+    assert list(harms) == [r.path for r in made.runs]
+    assert all(len(v) == len(r.units) - 1 for r in made.runs for v in harms[r.path].values())
+    copy = pdecnn.Plan(made.model, made.input_shapes, (dataclasses.replace(run, keep=2, replacement="nothing"),))
+    student = copy.apply(net)
+    assert sum(isinstance(m, Residual) for m in student.modules()) == 2 + 3
+    recalibrate(student, run.site, [X[:16], X[16:32]])
+    with torch.no_grad():
+        wanted = answer_distance(student.eval()(X[32:]), net(X[32:]))
+    assert harms[run.path]["nothing"][1] == pytest.approx(wanted, rel=1e-5)
+    for values in harms.values():
+        assert all(0 <= a <= b + 1e-9 for name in values for a, b in zip(values[name], values["nothing"], strict=True))
+
+
+def test_the_plans_are_within_the_budget_and_the_best_is_first(net, made, harms):
+    table = table_of(made)
+    found = propose_plans(made, net, X[:1], {"latency_ms": "60%"}, harms, table, measured=False)
+    assert len(found) == 3
+    assert [p.harm for p in found] == sorted(p.harm for p in found)
+    assert all(p.predicted_ms <= 0.6 * 12.0 for p in found)
+    assert not any(run.replacement == "paper" and run.condenses for p in found for run in p.plan.runs)  # it takes 50 ms
+    best = found[0].plan.apply(net)
+    assert best(X).shape == (48, 3)
+    with pytest.raises(ValueError, match=r"the budget latency_ms=1% cannot be met: at least latency_ms="):
+        propose_plans(made, net, X[:1], {"latency_ms": "1%"}, harms, table, measured=False)
+
+
+def test_parameters_need_no_clock(net, made, harms):
+    (first, *_) = propose_plans(made, net, X[:1], {"params": "50%"}, harms)
+    small = first.plan.apply(net)
+    assert sum(p.numel() for p in small.parameters()) == first.plan.after.params <= made.before.params // 2
+
+
+def test_the_whole_job_searches_says_what_it_chose_and_knows_the_null(net, tmp_path):
+    arguments = {
+        "train": [(X[:24], Y[:24]), (X[24:], Y[24:])], "val": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True,
+        "budget": {"latency_ms": "90%"}, "runtime": "eager", "null": True, "output": tmp_path,
+    }  # fmt: skip
+    small, report = pdecnn.condense(net, X[:1], **arguments)
+    searched = json.loads((tmp_path / "search.json").read_text())
+    chosen = searched["candidates"][searched["chosen"]]["runs"]
+    assert chosen == {
+        r.path: {"keep": r.keep, "of": len(r.units), "replacement": r.replacement, "K": r.K} for r in report.plan.runs
+    }
+    assert {"latency.json", "harms.json", "plan.json"} <= {p.name for p in tmp_path.iterdir()}
+    assert not list(tmp_path.glob("trial-*"))
+    assert not (tmp_path / "null").exists()
+    layers = any(r.condenses and r.replacement != "nothing" for r in report.plan.runs)
+    assert ("null, distilled" in report.accuracies) == layers
+    assert any(("the new layers are worth" in note) == layers for note in report.job.notes if "null" in note)
+    again, second = pdecnn.condense(net, X[:1], **arguments, resume=True)
+    assert second.job == report.job
+    assert torch.equal(again.eval()(X), small(X))
+
+
+def test_a_table_of_another_device_is_taken_as_it_is(net, made, tmp_path):
+    file = table_of(made).save(tmp_path / "device.json")
+    arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path / "job"}
+    _, report = pdecnn.condense(net, X[:1], **arguments, budget={"latency_ms": 6.0}, latency_table=file)
+    assert report.plan.before.ms == 12.0
+    assert report.plan.after.ms <= 6.0
+    assert not (tmp_path / "job" / "latency.json").exists()
+
+
+def test_one_replacement_may_be_asked_for(net, tmp_path):
+    arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path}
+    _, report = pdecnn.condense(net, X[:1], **arguments, budget={"params": "60%"}, replacement="separable")
+    assert {r.replacement for r in report.plan.runs if r.condenses} <= {"nothing", "separable"}
