@@ -134,3 +134,29 @@ def test_the_main_job_writes_all_it_promises(tmp_path, monkeypatch):
         assert "top-1 agreement 100.0 %" in text
     assert not list(tmp_path.glob(".*"))
     load_checkpoint(tmp_path / "student")
+
+
+def test_milliseconds_of_another_device_are_a_file(tmp_path):
+    folder, file = tmp_path / "planned", tmp_path / "device.json"
+    planned = run(app, ["condense", "timm:cifar_resnet_tiny", "--output", str(folder)])
+    assert planned.exit_code == 0, planned.output
+    args = ["bench", "timm:cifar_resnet_tiny", "--sites", str(folder / "plan.json"), "--runtime", "eager"]
+    shown = run(app, [*args, "--rounds", "3", "--output", str(file)])
+    assert shown.exit_code == 0, shown.output
+    table = json.loads(file.read_text())
+    plan = json.loads((folder / "plan.json").read_text())
+    assert table["format"] == "pdecnn-latency/1"
+    assert len(table["sites"]) == len(plan["runs"])
+    assert all({"nothing", "pde", "paper"} <= set(site["layers"]) for site in table["sites"].values())
+    other = run(app, ["bench", "timm:cifar_resnet32", *args[2:]])
+    assert other.exit_code == 1
+    assert "Make a new one with pdecnn.plan" in other.output
+    two = run(app, [*args, "--runtime", "eager,onnx"])
+    assert two.exit_code == 2
+    assert "one model and one --runtime" in " ".join(two.output.split())
+
+
+def test_an_unknown_replacement_is_refused(tmp_path):
+    result = run(app, ["condense", "timm:cifar_resnet32", "--replacement", "pd", "--output", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "Close: 'pde'" in result.output

@@ -32,7 +32,7 @@ def run_of(shape, *, signed, replacement):
 
 
 def test_the_table():
-    assert sorted(replacements()) == sorted(TABLE)
+    assert set(TABLE) <= set(replacements())
 
 
 @pytest.mark.parametrize("replacement", TABLE)

@@ -30,6 +30,7 @@ def best_combinations(
 
     Example:
         >>> from dataclasses import replace
+        >>> from pdecnn.condensation.site import Cost, Run
         >>> run = Run("chain", "", (("0",), ("1",)), 1, "Block", (1, 2, 2), costs=(Cost(ms=2.0), Cost(ms=2.0)))
         >>> few, all_ = Choice(run, 1.0), Choice(replace(run, keep=2), 0.0)
         >>> [c[0].harm for c in best_combinations([[few, all_]], Cost(ms=5.0), {"ms": 4.0}, count=2)]

@@ -53,9 +53,8 @@ def register_replacement(name: str) -> Callable[[B], B]:
         >>> @register_replacement("blur")
         ... def blur(run):
         ...     return nn.AvgPool2d(3, 1, 1)
-        >>> sorted(replacements())
-        ['blur', 'depthwise', 'nothing', 'paper', 'pde', 'separable']
-        >>> del _BUILDS["blur"]
+        >>> "blur" in replacements()
+        True
     """
 
     def keep(function: B) -> B:
