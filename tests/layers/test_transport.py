@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pdecnn
 from pdecnn.deploy.lower import lower
 from pdecnn.layers.transport import Transport
 
@@ -81,3 +82,16 @@ def test_it_is_exported_as_one_convolution():
 def test_what_cannot_be_is_refused(options):
     with pytest.raises(ValueError, match="Transport: " + next(iter(options))):
         Transport(3, **options)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_for_inference_it_is_a_convolution(axes):
+    torch.manual_seed(0)
+    layer, h = Transport(3, K=2, axes=axes), torch.randn(2, 3, *[7] * axes)
+    conv = layer.to_conv()
+    torch.testing.assert_close(conv(h), layer(h))
+    assert not conv.weight.requires_grad
+    net = torch.nn.Sequential(layer, torch.nn.ReLU()).eval()
+    fast = pdecnn.optimize_for_inference(net, h)
+    assert not any(isinstance(m, Transport) for m in fast.modules())
+    torch.testing.assert_close(fast(h), net(h))

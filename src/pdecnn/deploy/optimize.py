@@ -16,6 +16,7 @@ from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
 from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.transport import Transport
 from pdecnn.shared.modules import listen, replace, tensors_in
 
 TOLERANCE = 1e-4  # of the outputs' largest absolute value
@@ -57,7 +58,7 @@ def optimize_for_inference(
                 "or dataclasses of them."
             )
         fast = original
-        for change in (_fuse_global_layers, _fold_batch_norms, _activate_in_place):
+        for change in (_fuse_global_layers, _fix_transport, _fold_batch_norms, _activate_in_place):
             fast = _kept_if_equal(fast, change, x, expected)
         form = memory_format or _faster_format(fast, x.clone())
         return _kept_if_equal(fast, lambda m, _: m.to(memory_format=form), x, expected).eval()
@@ -90,6 +91,11 @@ def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
     replace(model, lambda m: fused(m) if isinstance(m, GlobalLayer) and m is not model else m)
 
 
+def _fix_transport(model: nn.Module, _: Tensor) -> None:
+    """Makes transport with constants the convolution that it is, so that its stencil is not computed in each call."""
+    replace(model, lambda m: m.to_conv() if isinstance(m, Transport) else m)
+
+
 def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
     """Folds every batch norm whose input is, in a run on `x`, the very tensor that one convolution gave."""
     made: dict[int, tuple[nn.Module, Tensor]] = {}
@@ -114,7 +120,9 @@ def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:
     with listen(model.modules(), before=before, after=after):
         model(x.clone())
     new: dict[nn.Module, nn.Module] = {}
-    for norm, conv in follows.items():
+    whole = [m for m in model.modules() if isinstance(m, GlobalLayer) and fused(m) is not m]  # one kernel as they are
+    inside = {part for layer in whole for part in layer.modules()}
+    for norm, conv in ((n, c) for n, c in follows.items() if n not in inside):
         once = calls[norm] == calls[conv] == readers[conv] == 1 and not is_parametrized(conv)
         if once and type(norm) in (nn.BatchNorm2d, BatchNormAct2d) and norm.running_mean is not None:
             _fold(conv, norm)

@@ -80,6 +80,15 @@ class Transport(nn.Module):
         """`(N, C, ...) -> (N, C, ...)`."""
         return _CONVS[self.axes](h, self.kernel(), padding=self.K, groups=self.channels)
 
+    @torch.no_grad()
+    def to_conv(self) -> nn.Module:
+        """The same as a convolution with fixed weights, for inference."""
+        conv: nn.Module = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.axes - 1](
+            self.channels, self.channels, 2 * self.K + 1, padding=self.K, groups=self.channels, bias=False
+        )
+        conv.weight = nn.Parameter(self.kernel().contiguous(), requires_grad=False)
+        return conv.train(self.training)
+
     def extra_repr(self) -> str:
         """What the module shows of itself."""
         return f"{self.channels}, K={self.K}" + (f", axes={self.axes}" if self.axes != 2 else "")
