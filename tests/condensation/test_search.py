@@ -171,3 +171,33 @@ def test_one_replacement_may_be_asked_for(net, tmp_path):
     arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path}
     _, report = pdecnn.condense(net, X[:1], **arguments, budget={"params": "60%"}, replacement="separable")
     assert {r.replacement for r in report.plan.runs if r.condenses} <= {"nothing", "separable"}
+
+
+def test_a_job_that_is_killed_while_it_searches_goes_on_with_the_same_plans(net, tmp_path, monkeypatch):
+    from pdecnn.condensation import within
+
+    arguments = {
+        "train": [(X[:24], Y[:24]), (X[24:], Y[24:])], "epochs": 1, "fit": {"steps": 1}, "quiet": True,
+        "budget": {"params": "70%"}, "output": tmp_path,
+    }  # fmt: skip
+    real, calls = within.distill, []
+
+    def killed(*args, **kwargs):
+        calls.append(kwargs["run_dir"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt  # the process ends in the second trial
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(within, "distill", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pdecnn.condense(net, X[:1], **arguments)
+    kept = {name: (tmp_path / name).read_bytes() for name in ("harms.json", "candidates.json")}
+    monkeypatch.setattr(within, "distill", real)
+    small, report = pdecnn.condense(net, X[:1], **arguments, resume=True)
+    assert (tmp_path / "harms.json").read_bytes() == kept["harms.json"]
+    plans = [p["plan"] for p in json.loads(kept["candidates.json"])["plans"]]
+    assert report.plan.to_dict() in plans
+    assert not (tmp_path / "candidates.json").exists()
+    other, again = pdecnn.condense(net, X[:1], **{**arguments, "output": tmp_path / "whole"})
+    assert again.plan == report.plan
+    assert torch.equal(other.eval()(X), small.eval()(X))

@@ -166,7 +166,8 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
 def run(given: dict[str, Any]) -> None:
     """The whole job."""
     from pdecnn.condensation.example import PRESET
-    from pdecnn.condensation.job import StoppedError, run_job
+    from pdecnn.condensation.job import run_job
+    from pdecnn.condensation.stages import StoppedError
     from pdecnn.shared.progress import choose_progress
     from pdecnn.training.processes import Processes
     from pdecnn.training.progress import Reporter, choose_reporter

@@ -7,8 +7,8 @@ from typing import Any
 import timm
 from torch import nn
 
-from pdecnn.condensation.job import StoppedError
 from pdecnn.condensation.stages import TEACHER as TEACHER_RUN
+from pdecnn.condensation.stages import StoppedError
 from pdecnn.training import Dataset, Loaders, fit, load_dataset, load_recipe
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter

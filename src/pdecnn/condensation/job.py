@@ -23,8 +23,8 @@ from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.propose import with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.saved import save
-from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, digest
-from pdecnn.condensation.within import HARMS, LATENCY, plan_within
+from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, StoppedError, digest
+from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.shared.progress import ProgressCallback, begin
@@ -39,10 +39,6 @@ from pdecnn.training.seeding import seed_everything
 
 SAMPLES = 64  # images that the ONNX files are compared on
 NULL_STAGE = "null, distilled"
-
-
-class StoppedError(Exception):
-    """The job was stopped while it trained; what was finished is on disk."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +186,10 @@ def run_job(
         "fit": {key: str(value) for key, value in fitting.items()}, "runtime": runtime, "null": null,
         "distill": {key: getattr(value, "__qualname__", str(value)) for key, value in {**further, **aims}.items()},
     }  # fmt: skip
+    learning = {
+        **further, "recipe": {"evaluate_every": 1, **further.get("recipe", {})}, "loss": loss, "metric": metric,
+        "epochs": epochs, "seed": seed, "lr": lr, "new": new,
+    }  # fmt: skip
     stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
     accuracies: dict[str, float] = {}
 
@@ -208,11 +208,11 @@ def run_job(
     def plan_job() -> Plan:
         if not options.get("budget"):
             return plan(teacher, example, **options, progress=progress)
-        for name in (LATENCY, HARMS):  # of an earlier job
+        for name in (LATENCY, HARMS, CANDIDATES):  # of an earlier job
             if not resume:
                 (folder / name).unlink(missing_ok=True)
         wishes = {key: value for key, value in options.items() if key != "budget"}
-        briefly = {**further, "loss": loss, "metric": metric, "epochs": 1, "lr": lr, "new": new}
+        briefly = {**learning, "epochs": 1}
         return plan_within(
             folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
             trial=briefly if processes.count == 1 else None, seed=seed, say=say, progress=progress, reporter=reporter,
@@ -250,10 +250,8 @@ def run_job(
         say(f"{kind}: {accuracies['fitted, no labels']:.2f} %")
 
     outcome = distill(
-        student, teacher, data, loss=loss, metric=metric, epochs=epochs, seed=seed, lr=lr, new=new,
-        recipe={"evaluate_every": 1, **further.pop("recipe", {})},
-        run_dir=folder / DISTILLATION, resume=processes.first((folder / DISTILLATION).is_dir), reporter=reporter(),
-        **further,
+        student, teacher, data, run_dir=folder / DISTILLATION,
+        resume=processes.first((folder / DISTILLATION).is_dir), reporter=reporter(), **learning,
     )  # fmt: skip
     if outcome.status == "stopped":
         stages.add_seconds(perf_counter() - began)
@@ -265,8 +263,8 @@ def run_job(
         dropped = bare.apply(teacher)
         say("distilling the null: the same blocks gone, nothing in their place")
         end = distill(
-            dropped, teacher, data, loss=loss, metric=metric, epochs=epochs, seed=seed, lr=lr, new=new,
-            run_dir=folder / NULL, resume=processes.first((folder / NULL).is_dir), reporter=reporter(), **further,
+            dropped, teacher, data, run_dir=folder / NULL, resume=processes.first((folder / NULL).is_dir),
+            reporter=reporter(), **learning,
         )  # fmt: skip
         if end.status == "stopped":
             raise StoppedError(f"stopped at step {end.step} of distilling the null; all that was done is in {folder}")

@@ -17,6 +17,10 @@ FORMAT = "pdecnn-job/1"
 FITTED, DISTILLATION, NULL, TEACHER = "fitted", "distillation", "null", "teacher-run"  # they go when the job is done
 
 
+class StoppedError(Exception):
+    """The job was stopped while it trained; what was finished is on disk."""
+
+
 class Stages:
     """The folder of a job: job.json with its settings and the values found so far, and the weights of its stages.
 

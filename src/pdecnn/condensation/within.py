@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,20 +15,22 @@ from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
 from pdecnn.condensation.harm import measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
-from pdecnn.condensation.plan import Plan, plan
+from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PAPER, PDE
-from pdecnn.condensation.search import CANDIDATES, Proposal, propose_plans
+from pdecnn.condensation.search import CANDIDATES as REPLACEMENTS
+from pdecnn.condensation.search import Proposal, propose_plans
+from pdecnn.condensation.stages import StoppedError
 from pdecnn.shared.files import remove_folder, write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
-from pdecnn.shared.reading import MB, read_object
+from pdecnn.shared.reading import read_object
 from pdecnn.shared.trees import arguments
 from pdecnn.training import Loaders
 from pdecnn.training.batches import as_batch
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
-LATENCY, HARMS, SEARCH = "latency.json", "harms.json", "search.json"
+LATENCY, HARMS, CANDIDATES, SEARCH = "latency.json", "harms.json", "candidates.json", "search.json"
 WORK = 2e11  # multiply-adds that one pass over the calibration images may take
 BATCHES = 4
 
@@ -51,7 +54,7 @@ def plan_within(
     """The best plan within `budget`; what was measured is kept in `folder`, so that a killed job goes on from there.
 
     Args:
-        folder: Gets latency.json, harms.json and search.json.
+        folder: Gets latency.json, harms.json and, in the end, search.json.
         teacher: The model before.
         data: Its images.
         example: One input.
@@ -70,7 +73,7 @@ def plan_within(
         raise ValueError("condense: a budget is for models of one tensor; plan with keep= and replacement= instead.")
     x = images[0]
     given = options.get("replacement")
-    names = CANDIDATES if given is None else tuple(dict.fromkeys((NOTHING, str(given))))
+    names = REPLACEMENTS if given is None else tuple(dict.fromkeys((NOTHING, str(given))))
     full = plan(teacher, example, **{**options, "replacement": given or PDE}, progress=progress)
     table = _table(folder, full, teacher, x, budget, names, runtime, latency_table, progress)
     if table:
@@ -79,8 +82,14 @@ def plan_within(
     harms = _kept(
         folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, names, seed=seed, progress=progress)
     )
-    here = latency_table is None
-    found = propose_plans(full, teacher, x, budget, harms, table, measured=here, progress=progress)
+
+    def propose() -> dict[str, Any]:
+        here = latency_table is None
+        made = propose_plans(full, teacher, x, budget, harms, table, measured=here, progress=progress)
+        return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
+
+    kept = _kept(folder / CANDIDATES, propose)["plans"]  # a clock would not give the same again
+    found = [Proposal(**{**p, "plan": Plan.from_dict(p["plan"])}) for p in kept]
     say("\n".join(f"candidate {i + 1}: {describe_plan(p)}" for i, p in enumerate(found)))
     distances = [0.0]
     if trial is not None and len(found) > 1:
@@ -92,6 +101,7 @@ def plan_within(
     for i in range(len(found)):
         if (folder / f"trial-{i}").is_dir():
             remove_folder(folder / f"trial-{i}")
+    (folder / CANDIDATES).unlink()  # the trials are of these
     say(f"chosen: {describe_plan(found[best])}")
     return found[best].plan
 
@@ -142,7 +152,7 @@ def _kept(file: Path, find: Callable[[], Any]) -> Any:
     """What a file holds; if there is none, what is found now and written to it."""
     if not file.is_file():
         write_atomic(file, json.dumps(find(), indent=2) + "\n")
-    return read_object(file, MB)
+    return read_object(file, MAX_PLAN)
 
 
 def _calibration(data: Loaders, teacher: nn.Module, made: Plan) -> tuple[list[Any], Any]:
@@ -167,6 +177,8 @@ def _try(
     seed_everything(trial["seed"], "condense")
     student = proposal.plan.apply(teacher)
     fit_layers(student, teacher, proposal.plan, [*inputs, held], seed=trial["seed"])
-    distill(student, teacher, data, run_dir=folder, resume=folder.is_dir(), reporter=reporter, **trial)
+    outcome = distill(student, teacher, data, run_dir=folder, resume=folder.is_dir(), reporter=reporter, **trial)
+    if outcome.status == "stopped":
+        raise StoppedError(f"stopped at step {outcome.step} of trying a plan; all that was done is in {folder.parent}")
     with torch.no_grad(), eval_mode(student), eval_mode(teacher):
         return answer_distance(student(*arguments(student, held)), teacher(*arguments(teacher, held)))
