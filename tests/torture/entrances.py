@@ -81,6 +81,7 @@ def _written_plan(data: bytes) -> Any:
         for key in (
             "channels_last",
             "signed",
+            "replacement",
             "K",
             "init",
             "options",
