@@ -149,6 +149,8 @@ def train(
             student = NETS[name](teacher, loaders, seed)
             start = evaluate(student, sets["held"]).accuracy
             run = distill(student, teacher, loaders, epochs=EPOCHS, seed=seed, reporter=Reporter(), **PRESET)
+            if run.status == "stopped":
+                raise typer.Exit(130)
             row = {part: evaluate(student, batches).accuracy for part, batches in sets.items()}
             rows[str(seed)] = {**row, "held_before": start, "seconds": round(run.wall_time, 1)}
             found["nets"][name]["params"] = sum(p.numel() for p in student.parameters())
