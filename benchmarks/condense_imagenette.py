@@ -29,7 +29,7 @@ from pdecnn.analysis import latency
 from pdecnn.condensation.compare import latencies
 from pdecnn.condensation.deployed import compare_onnx
 from pdecnn.condensation.distill import distill
-from pdecnn.condensation.job import run_job
+from pdecnn.condensation.job import run_job, without_layers
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.files import write_atomic
 from pdecnn.training import evaluate
@@ -59,13 +59,6 @@ def lite0() -> nn.Module:
     return model.eval()
 
 
-def without_layers(plan: Plan, teacher: nn.Module) -> nn.Module:
-    """The null: the plan carried out, and no Global layer where the blocks were."""
-    for run in plan.runs:
-        plan = plan.edit(run.path, replacement="nothing")
-    return plan.apply(teacher)
-
-
 def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
     """The job, with all that a user would leave as it is."""
     resume = (folder / "job.json").is_file()
@@ -85,7 +78,7 @@ def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> d
 
 def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
     """The null, distilled as the job does it; its seconds are those of distillation and evaluation."""
-    model = without_layers(Plan.load(folder / "plan.json"), teacher)
+    model = without_layers(Plan.load(folder / "plan.json")).apply(teacher)
     assert data.evaluation is not None
     before = evaluate(model, data.evaluation).accuracy
     run = folder / "null"
@@ -100,7 +93,7 @@ def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[s
 def times(folder: Path, teacher: nn.Module, size: int, rounds: int) -> dict[str, Any]:
     """Milliseconds of one image: in torch as served, in ONNX Runtime with portable and with fused operators."""
     plan = Plan.load(folder / "plan.json")
-    nets = {"teacher": teacher, "condensed": pdecnn.load(folder), "null": without_layers(plan, teacher).eval()}
+    nets = {"teacher": teacher, "condensed": pdecnn.load(folder), "null": without_layers(plan).apply(teacher).eval()}
     x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     served = {name: 1e3 * t.median for name, t in latencies(nets, x[:1], rounds).items()}
     found: dict[str, Any] = {"pixels": size, "torch_ms": served, "onnx_ms": {}, "onnx_fused_ms": {}}

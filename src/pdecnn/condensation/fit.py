@@ -95,8 +95,8 @@ def fit_layers(
     fitted = []
     for site, layer in layers.items():
         given, maps = collect(student, [site], [*inputs, held], outputs=False)
-        x = _channels_first(given[site], runs[site])
-        y = _channels_first(targets[sources[site]], runs[site])
+        x = channels_first(given[site], runs[site])
+        y = channels_first(targets[sources[site]], runs[site])
         n = sum(maps[site][:-1])
         unseen = (x[n:], y[n:])
         start, norms = _state(student), _statistics(student)
@@ -208,7 +208,8 @@ def recalibrate(model: nn.Module, site: str, inputs: Iterable[Any]) -> None:
             model(*arguments(model, x))
 
 
-def _channels_first(maps: Tensor, run: Run) -> Tensor:
+def channels_first(maps: Tensor, run: Run) -> Tensor:
+    """The maps of a run as `(N, C, ...)`."""
     return maps.movedim(-1, 1).contiguous() if run.channels_last else maps
 
 

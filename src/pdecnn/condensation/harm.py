@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pdecnn.condensation.apply import site_modules
-from pdecnn.condensation.fit import answer_distance, collect, fit_layer, recalibrate
+from pdecnn.condensation.fit import answer_distance, channels_first, collect, fit_layer, recalibrate
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.site import Run
@@ -89,7 +89,5 @@ def _fit(student: nn.Module, model: nn.Module, run: Run, inputs: Sequence[Any], 
     target = (run.transition or "") if run.is_dense else run.site
     wanted, _ = collect(model, [target], inputs, outputs=True)
     given, _ = collect(student, [run.site], inputs, outputs=False)
-    x, y = given[run.site], wanted[target]
-    if run.channels_last:
-        x, y = x.movedim(-1, 1).contiguous(), y.movedim(-1, 1).contiguous()
+    x, y = channels_first(given[run.site], run), channels_first(wanted[target], run)
     fit_layer(layer[run.site], x, y, site=run.site, steps=STEPS, lr=1e-2, batch_size=64, seed=seed)

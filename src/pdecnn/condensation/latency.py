@@ -18,7 +18,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from pdecnn.analysis.latency import measure
+from pdecnn.analysis.latency import measure, threads
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.site import STRICT, Cost, Run, from_plain
@@ -160,9 +160,8 @@ def time_models(
 ) -> dict[Any, float]:
     """Milliseconds of each model in a runtime, in interleaved rounds."""
     with served(models, x, runtime, num_threads, progress) as calls:
-        done = begin(progress, f"timing {len(calls)} networks ({runtime})", 1)
-        timings = measure(calls, rounds=rounds, max_seconds=max_seconds)
-        done()
+        done = begin(progress, f"timing {len(calls)} networks ({runtime})", rounds)
+        timings = measure(calls, rounds=rounds, max_seconds=max_seconds, done=done)
     return {key: 1e3 * timing.p20 for key, timing in timings.items()}  # what others do to the machine only adds
 
 
@@ -171,8 +170,6 @@ def served(
     models: Mapping[Any, nn.Module], x: Tensor, runtime: str, num_threads: int, progress: ProgressCallback | None
 ) -> Iterator[dict[Any, Any]]:
     """The models in a runtime, ready to be called."""
-    from pdecnn.analysis.latency import threads
-
     done = begin(progress, f"preparing {len(models)} networks ({runtime})", len(models))
     with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.inference_mode():
         calls = {}

@@ -16,7 +16,7 @@ from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
 from pdecnn.condensation.harm import measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
-from pdecnn.condensation.replacements import NOTHING, PAPER, PDE
+from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CANDIDATES as REPLACEMENTS
 from pdecnn.condensation.search import Proposal, propose_plans
 from pdecnn.condensation.stages import StoppedError
@@ -114,12 +114,6 @@ def describe_plan(p: Proposal) -> str:
         parts.append(f"{run.path} {len(run.units)}->{run.keep if run.condenses else len(run.units)}{layer}")
     ms = "" if p.ms is None else f"; {p.ms:.3f} ms measured, {p.predicted_ms:.3f} predicted"
     return ", ".join(parts) + ms
-
-
-def pde_sites(made: Plan) -> tuple[int, int]:
-    """At how many of the sites a PDE stands, and how many there are."""
-    kinds = [run.replacement for run in made.runs if run.condenses]
-    return sum(kind in (PDE, PAPER) for kind in kinds), len(kinds)
 
 
 def _row(p: Proposal) -> dict[str, Any]:
