@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pdecnn.training.inputs import Input
 
 CALIBRATION = 256  # training images
+OPEN = "open"  # for --K
 
 
 @app.command("export")
@@ -57,6 +58,9 @@ def command(
     ] = "fashion-mini",
     ode_steps: Annotated[
         int | None, typer.Option(min=1, help="Equal steps of rk4 in place of an adaptive ODE solver.")
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option("--K", help="Time steps of the file; open: an input K of it (fused ONNX).")
     ] = None,
     teacher: Annotated[str | None, typer.Option(help="A model to time beside it, in the same runtime.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes to time; empty for none.")] = "1,64",
@@ -86,6 +90,8 @@ def command(
             images = some_images(data, wanted, samples)
             calibration = some_images(data, wanted, CALIBRATION, split="train").split(32) if int8 else None
             done()
+            if steps not in (None, OPEN):
+                fix_K(net, steps)
             adaptive = net
             if ode_steps:
                 net = fix_steps(net, ode_steps)
@@ -93,9 +99,10 @@ def command(
                 warnings.simplefilter("always", ExportWarning)
                 report = export(
                     net, target, images, format=format, ops=ops, int8=calibration, opset=opset, dynamic=dynamic,
-                    metadata=notes(found, wanted) if format == "onnx" else None, progress=progress or False,
+                    metadata=notes(found, wanted) if format == "onnx" else None, open_steps=steps == OPEN,
+                    progress=progress or False,
                 )  # fmt: skip
-            timed = sizes if format == "onnx" else []
+            timed = sizes if format == "onnx" and steps != OPEN else []
             rows = timings(model, net, images, report, beside, timed, progress or False)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
@@ -122,6 +129,16 @@ def command(
         typer.echo(f"The weights of {model} are random: give --weights, a folder, or a model with a tag.")
     if rows:
         Console().print(table(rows))
+
+
+def fix_K(net: nn.Module, text: str) -> None:  # noqa: N802  (as the option is named)
+    """Sets the time steps of all layers."""
+    from pdecnn.layers import set_steps
+
+    if not text.isdigit():
+        raise typer.BadParameter(f"expected a number of time steps or {OPEN}, got {text!r}.", param_hint="--K")
+    if set_steps(net, int(text)) == 0:
+        raise ValueError(f"export: {type(net).__name__} has no layer with K time steps; leave --K out.")
 
 
 def notes(found: NamedModel, wanted: Input) -> dict[str, Any]:

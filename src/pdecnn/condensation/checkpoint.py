@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pdecnn.models.build import build_model, register_builder
+from pdecnn.models.build import build_model, described_steps, register_builder
 from pdecnn.shared.reading import FileError
 from pdecnn.training.checkpoint import save_checkpoint
 
@@ -43,6 +43,7 @@ def current_config(model: nn.Module) -> dict[str, Any] | None:
     config = getattr(model, CONFIG, None)
     if config is None:
         return None
+    config = {**config, **described_steps(model)}
     base = config["base"] or own_code(model)
     if base.get("builder") == "custom":
         return {**config, "base": base}  # only the user's own code can tell
@@ -89,7 +90,8 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
 
     Every guess is built and compared, module by module.
     """
-    for description in _guesses(model):
+    for guess in _guesses(model):
+        description = {**guess, **described_steps(model)}
         try:
             twin = _build_on_meta(description)
         except Exception:  # a guess that does not build is a wrong guess

@@ -50,6 +50,7 @@ def distill(
     feature_weight: float = 0.1,
     augment: Mapping[str, Any] | None = None,
     seed: int = 0,
+    steps: tuple[int, int] | None = None,
     recipe: Mapping[str, Any] | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -83,12 +84,14 @@ def distill(
         feature_weight: Weight of the feature maps.
         augment: What is done to images in memory, as in a recipe: `{"pad": 2, "flip": 0.5}`.
         seed: Seed of order and augmentation.
+        steps: The least and the most K of one net that serves them all, such as `(1, 10)`: each step of training has
+            the most, the least and one between, the most teaching the others. `pdecnn.layers.set_steps` then sets K.
         recipe: Further settings, as in a recipe: `{"optimizer": {"name": "adamw", "lr": 1e-3}}`.
         run_dir: Folder for logs and checkpoints.
         resume: Continue the run in `run_dir`.
         reporter: Shows the progress: a bar or plain lines by default, `Reporter()` for none.
     """
-    taken = sorted({"model", "data", "epochs", "seed", "distill"} & set(recipe or {}))
+    taken = sorted({"model", "data", "epochs", "seed", "distill", "steps"} & set(recipe or {}))
     if taken:
         raise ValueError(f"distill: recipe may not set {', '.join(taken)}; the arguments of distill do.")
     if isinstance(data, Dataset):
@@ -116,6 +119,7 @@ def distill(
             "data": {"name": "loaders", "batch_size": batch_size},
             "epochs": epochs,
             "seed": seed,
+            "steps": None if steps is None else dict(zip(("least", "most"), steps, strict=True)),
             "distill": {
                 "weight": weight if loaders.labelled else 1.0,
                 **learning,

@@ -212,7 +212,7 @@ def run_job(
             if not resume:
                 (folder / name).unlink(missing_ok=True)
         wishes = {key: value for key, value in options.items() if key != "budget"}
-        briefly = {**learning, "epochs": 1}
+        briefly = {**learning, "epochs": 1, "steps": None}
         return plan_within(
             folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
             trial=briefly if processes.count == 1 else None, seed=seed, say=say, progress=progress, reporter=reporter,
@@ -264,7 +264,7 @@ def run_job(
         say("distilling the null: the same blocks gone, nothing in their place")
         end = distill(
             dropped, teacher, data, run_dir=folder / NULL, resume=processes.first((folder / NULL).is_dir),
-            reporter=reporter(), **learning,
+            reporter=reporter(), **{**learning, "steps": None},
         )  # fmt: skip
         if end.status == "stopped":
             raise StoppedError(f"stopped at step {end.step} of distilling the null; all that was done is in {folder}")

@@ -5,7 +5,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ from pdecnn.deploy.lower import check_inputs
 from pdecnn.deploy.metadata import metadata_of, write_metadata
 from pdecnn.deploy.names import Names
 from pdecnn.deploy.onnx import OPS, to_onnx
+from pdecnn.deploy.open_steps import as_input, open_range, to_open_onnx
+from pdecnn.layers.steps import with_steps
 from pdecnn.shared.extras import require
 from pdecnn.shared.files import saving, sync_folder
 from pdecnn.shared.modules import tensors_in
@@ -85,6 +87,7 @@ def export(
     dynamic: str = "batch",
     names: Names | None = None,
     metadata: Mapping[str, Any] | None = None,
+    open_steps: bool = False,
     progress: ProgressCallback | bool = True,
 ) -> ExportReport:
     """Writes `model` for an edge runtime, runs the file and compares.
@@ -109,6 +112,8 @@ def export(
             they are several; `logits`, `output`, or the keys of the dict that the model returns.
         metadata: What the file says of itself (ONNX alone), such as `{"classes": ["cat", "dog"]}`; size, mean and std
             as far as the model knows them, and the version of pdecnn, are always there.
+        open_steps: Whether the number of time steps is the last input of the file, an int64 named `K` (fused ONNX
+            alone); compared for every K that the model serves. Else the file has the steps that the model has now.
         progress: Whether to show what takes over two seconds, or what is called with each part that is done.
 
     Example:
@@ -119,6 +124,8 @@ def export(
         1.0
     """
     _check_options(format, ops, int8 is not None, opset, dynamic, names, metadata)
+    if open_steps and (format, ops) != ("onnx", "fused"):
+        raise ValueError("export: K stays open in fused ONNX files alone; use ops='fused', or set K with with_steps.")
     target = _check_path(path, format)
     own, (model, found_names) = model, flatten(model, example_inputs)
     names = names or found_names or None
@@ -130,17 +137,23 @@ def export(
         temporary = _temporary_beside(target)
     try:
         write, load = _writers(format, ops, opset, batches, dynamic)
+        whole = write if not open_steps else _writers(format, ops, opset, batches, dynamic, to_open_onnx)[0]
+        served = open_range(model) if open_steps else (None,)
         agreement = None
         with showing(progress) as report:
             done = begin(report, f"writing {target.name}", 1)
             with saving(target):
-                write(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
+                whole(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
             done()
             run_part = partial(_run_part, write, load, target.suffix)
-            for x in counted(compared, report, f"comparing {target.name} with the model"):
-                found = compare(answers(model, x), _run(load, temporary, x))
-                _refuse_if_different(found, model, x, target, run_part, int8 is not None)
-                agreement = agreement or found
+            pairs = [(x, K) for x in compared for K in served]
+            for x, K in counted(pairs, report, f"comparing {target.name} with the model"):
+                with nullcontext() if K is None else with_steps(model, K):
+                    given = x if K is None else (*x, as_input(K))
+                    found = compare(answers(model, x), _run(load, temporary, given))
+                    _refuse_if_different(found, model, x, target, run_part, int8 is not None)
+                if agreement is None or (K is not None and found.max_error > agreement.max_error):
+                    agreement = found
         size = temporary.stat().st_size
         beside = write_beside(target) if ops == "fused" else ()
         with saving(target):
@@ -166,7 +179,9 @@ Write = Callable[..., None]  # (model, inputs, path), and for ONNX names and met
 Load = Callable[[Path], Runner]
 
 
-def _writers(format: str, ops: str, opset: int, batches: Any, dynamic: str) -> tuple[Write, Load]:
+def _writers(
+    format: str, ops: str, opset: int, batches: Any, dynamic: str, make: Callable[..., Any] = to_onnx
+) -> tuple[Write, Load]:
     if format == "pte":
         from pdecnn.deploy.executorch import load_pte, write_pte
 
@@ -184,7 +199,7 @@ def _writers(format: str, ops: str, opset: int, batches: Any, dynamic: str) -> t
         names: Names | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        proto = to_onnx(model, inputs, ops=ops, opset=opset, names=names, dynamic=dynamic)
+        proto = make(model, inputs, ops=ops, opset=opset, names=names, dynamic=dynamic)
         if dynamic == "size":
             _refuse_fixed_sizes(proto, model)
         write_metadata(proto, metadata or {})

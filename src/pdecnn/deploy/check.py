@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -77,7 +76,7 @@ def onnx_runner(session: Any) -> Runner:
     names = [item.name for item in session.get_inputs()]
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        feed = {name: np.ascontiguousarray(x.detach().cpu().numpy()) for name, x in zip(names, inputs, strict=True)}
+        feed = {name: x.detach().cpu().contiguous().numpy() for name, x in zip(names, inputs, strict=True)}
         return [torch.from_numpy(q) for q in session.run(None, feed)]
 
     return run

@@ -4,7 +4,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from timm.layers import BatchNormAct2d
@@ -16,6 +16,8 @@ from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
 from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS
+from pdecnn.layers.step_norm import StepNorm, copied
 from pdecnn.layers.transport import Transport
 from pdecnn.shared.modules import listen, replace, tensors_in
 
@@ -93,7 +95,14 @@ def _fuse_global_layers(model: nn.Module, _: Tensor) -> None:
 
 def _fix_transport(model: nn.Module, _: Tensor) -> None:
     """Makes transport with constants the convolution that it is, so that its stencil is not computed in each call."""
-    replace(model, lambda m: m.to_conv() if isinstance(m, Transport) else m)
+    inside = {part for m in model.modules() if isinstance(m, GLOBAL_LAYERS) for part in m.modules()}
+
+    def fixed(m: nn.Module) -> nn.Module:
+        if isinstance(m, StepNorm) and m not in inside:  # that of a layer which is fixed too
+            return cast(nn.Module, copied(m))
+        return m.to_conv() if isinstance(m, Transport) else m
+
+    replace(model, fixed)
 
 
 def _fold_batch_norms(model: nn.Module, x: Tensor) -> None:

@@ -6,7 +6,7 @@ from pdecnn.layers.cp_block import CPBlock, LiftedBlock, lift
 from pdecnn.layers.depthwise import DepthwiseConv2d
 from pdecnn.layers.equilibrium import Equilibrium
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.layers.global_layer_nd import GlobalLayer1d, GlobalLayer3d, set_steps
+from pdecnn.layers.global_layer_nd import GlobalLayer1d, GlobalLayer3d
 from pdecnn.layers.linear_mix import LinearMixConv2d
 from pdecnn.layers.ode_block import ODEBlock
 from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
@@ -16,6 +16,7 @@ from pdecnn.layers.reaction_diffusion import (
     ImplicitReactionDiffusion,
 )
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand
+from pdecnn.layers.steps import serve_steps, set_steps, with_steps
 from pdecnn.layers.variable_conv import EulerStep, VariableConv2d, WaveStep
 
 __all__ = [
@@ -46,5 +47,7 @@ __all__ = [
     "VariableConv2d",
     "WaveStep",
     "lift",
+    "serve_steps",
     "set_steps",
+    "with_steps",
 ]

@@ -20,6 +20,7 @@ from pdecnn.kernels.global_layer.arguments import Steps
 from pdecnn.kernels.library import in_transform
 from pdecnn.kernels.registry import is_native
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
+from pdecnn.layers.step_norm import StepNorm, normed
 from pdecnn.reference.advection_diffusion import MAX_STEPS, check_steps
 from pdecnn.shared.modules import affine
 
@@ -67,7 +68,7 @@ class Arguments(NamedTuple):
         weight, gamma, beta, eps = _stencils(self.convs), *_scales(self.norms, h)
         out, mean, var = _OPS.global_training(h, other, weight, _biases(self.convs), gamma, beta, eps, *self.steps)
         _count(self.norms, mean, var, h)
-        return norm_act(self.norm, act, out)
+        return norm_act(self.norm, act, out, self.steps.K)
 
 
 def match(layer: "GlobalLayer", h: Tensor, x: Tensor, K: int) -> Arguments | None:
@@ -93,7 +94,7 @@ def covered(layer: "GlobalLayer", K: int | None = None) -> Arguments | None:
         return None
     if own["dilation"] > 1 or own["velocity_bound"] or own["upwind"] or own["source_each_step"]:
         return None
-    source, diffusion, norm = layer.source, parts["diffusion"], parts["norm"]
+    source, diffusion = layer.source, parts["diffusion"]
     if source is not None and not (type(source) is nn.Identity and _plain(source)):
         return None
     pairs, D = [parts["velocity"], diffusion], (0.0, 0.0)
@@ -103,7 +104,7 @@ def covered(layer: "GlobalLayer", K: int | None = None) -> Arguments | None:
     numbers = (*D, own.get("dt"), own.get("dx"), own.get("dy"))  # tensors among them may be learned
     if not (type(K) is int and 1 <= K <= MAX_STEPS and all(type(q) in (float, int) for q in numbers) and min(D) >= 0):
         return None
-    maps = _maps(pairs, own["channels"])
+    maps, norm = _maps(pairs, own["channels"]), _after(parts["norm"], K)
     output_act = _act(parts["act"])
     if maps is None or output_act is None or not _is_norm(norm, _weight(maps.convs[0]).dtype):
         return None
@@ -130,13 +131,18 @@ def coefficient_pairs(velocity: nn.Module, diffusion: nn.Module, h: Tensor) -> t
     return velocity(h), diffusion(h)
 
 
-def norm_act(norm: nn.Module, act: nn.Module, h: Tensor) -> Tensor:
-    """`act(norm(h))`, in training by one operator where it stands for both; channels side by side are left to torch."""
-    if not (_runs_now(h) and _trains_now(h) and h.is_contiguous() and norm.training and _is_norm(norm, h.dtype)):
-        return cast(Tensor, act(norm(h)))
+def norm_act(norm: nn.Module, act: nn.Module, h: Tensor, K: int) -> Tensor:
+    """`act(norm(h))` of the state after K steps, in training by one operator where it stands for both.
+
+    Channels side by side are left to torch.
+    """
+    ready = _runs_now(h) and _trains_now(h) and h.is_contiguous() and norm.training
+    one = _after(norm, K) if ready else None
+    if not _is_norm(one, h.dtype):
+        return cast(Tensor, act(normed(norm, h, K)))
     name = _act(act)
     inside = name if name not in (None, "tanh") else "identity"
-    norms = [cast(nn.BatchNorm2d, norm)]
+    norms = [cast(nn.BatchNorm2d, one)]
     (out,), mean, var = _OPS.depthwise_norm(h, None, None, *_scales(norms, h), inside)
     _count(norms, mean, var, h)
     return out if inside == name else cast(Tensor, act(out))
@@ -165,6 +171,11 @@ class FusedGlobalLayer(nn.Module):
         self.channels, self.init, self.steps = layer.channels, layer.init, found.steps
         self.residual, self.output_act = layer.residual, found.output_act
         weight, bias, scale, shift = found.fold()
+        self.served: range | None = None  # the K that there are rows of scale and shift for
+        if isinstance(layer.norm, StepNorm):
+            self.served = range(layer.norm.least, layer.norm.most + 1)
+            folded = [cast(Arguments, covered(layer, K)).fold()[2:] for K in self.served]
+            scale, shift = (torch.stack(rows) for rows in zip(*folded, strict=True))
         self.weight_shape = weight.shape
         # flat, for `.to(memory_format=...)` would reorder a weight of four dimensions
         for name, value in (("weight", weight.flatten()), ("bias", bias), ("scale", scale), ("shift", shift)):
@@ -185,16 +196,31 @@ class FusedGlobalLayer(nn.Module):
         weight = cast(Tensor, held["weight"]).view(self.weight_shape)
         h, x = (h, x) if h.dtype == x.dtype == weight.dtype else (h.to(weight.dtype), x.to(weight.dtype))
         if K is not None:
-            check_steps("FusedGlobalLayer", K)
+            self._check(K)
             steps = steps._replace(K=K)
-        parameters = (weight, held["bias"], held["scale"], held["shift"])
+        scale, shift = cast(Tensor, held["scale"]), cast(Tensor, held["shift"])
+        if self.served is not None:
+            row = steps.K - self.served.start
+            scale, shift = scale[row], shift[row]
+        parameters = (weight, held["bias"], scale, shift)
         out: Tensor = _OPS.global_layer.default(h, x, *parameters, self.residual, self.output_act, *steps)
         return out
 
     def set_steps(self, K: int) -> None:
         """Changes the number of time steps."""
-        check_steps("FusedGlobalLayer", K)
+        self._check(K)
         self.steps = self.steps._replace(K=K)
+
+    @property
+    def K(self) -> int:  # noqa: N802  (as the layer has it)
+        """The number of time steps."""
+        return self.steps.K
+
+    def _check(self, K: int) -> None:
+        check_steps("FusedGlobalLayer", K)
+        if self.served is not None and K not in self.served:
+            served = f"{self.served.start} to {self.served.stop - 1}"
+            raise ValueError(f"FusedGlobalLayer: this net was trained for K from {served}, got K={K}.")
 
     def extra_repr(self) -> str:
         """Channels and steps."""
@@ -308,6 +334,11 @@ def _is_stencil(conv: nn.Conv2d, C: int, k: int, dtype: torch.dtype) -> bool:
         and own["padding_mode"] == "zeros"
         and _plain(conv)
     )
+
+
+def _after(norm: nn.Module | None, K: int) -> nn.Module | None:
+    """The norm of the state after K steps, where there is one for each K."""
+    return norm.at(K) if type(norm) is StepNorm and _plain(norm) else norm
 
 
 def _is_norm(norm: nn.Module | None, dtype: torch.dtype) -> bool:

@@ -158,10 +158,11 @@ class GlobalLayer(nn.Module):
         h, x = self.first_guess(x, *context)
         if K is not None:
             check_steps("GlobalLayer", K)
-        fused = match(self, h, x, self.K if K is None else K)
+        steps = self.K if K is None else K
+        fused = match(self, h, x, steps)
         if fused is None:
             given = {} if K is None else {"K": K}
-            out = norm_act(self.norm, self.act, self.solve(h, x, self.coefficients(h), **given))
+            out = norm_act(self.norm, self.act, self.solve(h, x, self.coefficients(h), **given), steps)
         elif fused.norm.training:
             out = fused.train(h, x, self.act)
         else:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pdecnn import functional
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.layers.step_norm import normed
 from pdecnn.reference.advection_diffusion import AXIS_NAMES, check_steps
 from pdecnn.reference.boundary import Boundary
 
@@ -111,7 +112,7 @@ class GlobalLayer1d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output."""
         h, x = self.first_guess(x)
-        out: Tensor = self.act(self.norm(self.solve(h, x, self.coefficients(h))))
+        out: Tensor = self.act(normed(self.norm, self.solve(h, x, self.coefficients(h)), self.K))
         return out + x if self.residual else out
 
     def first_guess(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,11 +174,3 @@ class GlobalLayer3d(GlobalLayer1d):
 
 GLOBAL_LAYERS = (GlobalLayer, GlobalLayer1d)  # the layer in two dimensions, and in one or three
 AnyGlobalLayer = GlobalLayer | GlobalLayer1d
-
-
-def set_steps(model: nn.Module, K: int) -> int:
-    """Sets the number of time steps of every Global layer of `model`; returns how many there are."""
-    layers = [m for m in model.modules() if isinstance(m, GLOBAL_LAYERS)]
-    for layer in layers:
-        layer.set_steps(K)
-    return len(layers)

@@ -50,12 +50,10 @@ class Transport(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_steps("Transport", K)
-        if K > MAX_K:
-            raise ValueError(f"Transport: K must be at most {MAX_K}, a stencil of {2 * MAX_K + 1} pixels; got K={K}.")
         if axes not in _CONVS:
             raise ValueError(f"Transport: axes must be 1, 2 or 3, got axes={axes}.")
-        self.channels, self.K, self.axes = channels, K, axes
+        self.channels, self.axes = channels, axes
+        self.set_steps(K)
         self.velocity = nn.Parameter(torch.empty(axes, channels, device=device, dtype=dtype))
         self.diffusion = nn.Parameter(torch.empty(axes, channels, device=device, dtype=dtype))
         self.register_buffer("basis", _differences(axes).to(device=device, dtype=dtype), persistent=False)
@@ -65,6 +63,13 @@ class Transport(nn.Module):
         """Velocities of either sign, and a diffusion that keeps a step from making maps larger."""
         nn.init.normal_(self.velocity, std=0.5)
         nn.init.constant_(self.diffusion, 0.6 / self.axes)
+
+    def set_steps(self, K: int) -> None:
+        """Changes the number of time steps; no parameter depends on it."""
+        check_steps("Transport", K)
+        if K > MAX_K:
+            raise ValueError(f"Transport: K must be at most {MAX_K}, a stencil of {2 * MAX_K + 1} pixels; got K={K}.")
+        self.K = K
 
     def kernel(self) -> Tensor:
         """The stencil of all steps, `(C, 1, 2K + 1, ...)`."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.layers.global_layer_nd import set_steps
+from pdecnn.layers.steps import set_steps
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from pdecnn.layers.steps import serve_steps, served_steps
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.names import close_to
 
@@ -66,7 +67,24 @@ def build_model(description: dict[str, Any], *, pretrained: bool = False) -> nn.
         )
     if pretrained and kind != "timm":
         raise ValueError(f"build_model: only timm models come pretrained, not {kind!r} ones.")
-    return _build_timm(description, pretrained=True) if pretrained else _BUILDERS[kind](description)
+    model = _build_timm(description, pretrained=True) if pretrained else _BUILDERS[kind](description)
+    return with_served_steps(model, description)
+
+
+def with_served_steps(model: nn.Module, description: Mapping[str, Any]) -> nn.Module:
+    """The model with statistics for every K that its description names, `{"steps": {"least": 1, "most": 10}}`."""
+    given = description.get("steps")
+    if given is None:
+        return model
+    if not isinstance(given, dict) or set(given) != {"least", "most"}:
+        raise ValueError(f"build_model: steps must be given as least and most, got {given!r:.80}.")
+    return serve_steps(model, **given)
+
+
+def described_steps(model: nn.Module) -> dict[str, Any]:
+    """The entry of a model's description for the K that it has statistics for; none if it keeps none apart."""
+    served = served_steps(model)
+    return {} if served is None else {"steps": dict(zip(("least", "most"), served, strict=True))}
 
 
 def with_factory(description: Mapping[str, Any], factory: Factory | None) -> dict[str, Any]:

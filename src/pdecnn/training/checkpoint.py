@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from pdecnn.models.build import build_model
+from pdecnn.models.build import build_model, described_steps, with_served_steps
 from pdecnn.shared.files import atomic_folder, saving, standing, write_atomic
-from pdecnn.shared.reading import MB, FileError, check_tree, open_regular, parse_json, read_bytes, read_object
+from pdecnn.shared.reading import MB, FileError, check_tree, guarded, open_regular, parse_json, read_bytes, read_object
 
 FORMAT = "pdecnn-checkpoint/1"
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
@@ -71,8 +72,9 @@ def save_checkpoint(
     if not isinstance(config.get("model"), dict):
         raise ValueError('save_checkpoint: config needs an entry "model" that describes the architecture, as a dict.')
     check_tree({key: value for key, value in config.items() if key != "metrics"}, "save_checkpoint: config")
+    described = {**config["model"], **described_steps(model)}
     files = {
-        CONFIG: json.dumps({"format": FORMAT, **config}, indent=2).encode(),
+        CONFIG: json.dumps({"format": FORMAT, **config, "model": described}, indent=2).encode(),
         WEIGHTS: pack(model.state_dict()),
         **(extra or {}),
     }
@@ -132,6 +134,9 @@ def load_checkpoint(path: str | Path, *, model: nn.Module | None = None) -> Chec
     header = read_header(path / WEIGHTS)
     if model is None:
         model = _build(config["model"], header, path)
+    else:
+        with _naming():
+            guarded(f"{path / CONFIG}", partial(with_served_steps, model, config["model"]))
     _check_shapes(model, header, path)
     model.load_state_dict(unpack(path / WEIGHTS))
     return Checkpoint(model.eval(), config)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pdecnn.layers.steps import MAX_SERVED
 from pdecnn.models.build import check_steps
 from pdecnn.shared.names import close_to
 from pdecnn.shared.reading import FileError, check_tree, read_text
@@ -137,6 +138,20 @@ class DistillRecipe(Part):
     features: dict[str, str] = {}
 
 
+class StepsRecipe(Part):
+    """The numbers of time steps K that one net is trained to serve: each step of training has the least, the most and
+    one between."""
+
+    least: Annotated[int, Field(ge=1, le=MAX_SERVED)] = 1
+    most: Annotated[int, Field(ge=1, le=MAX_SERVED)] = 10
+
+    @model_validator(mode="after")
+    def _check(self) -> "StepsRecipe":
+        if self.least >= self.most:
+            raise ValueError(f"least={self.least} must be below most={self.most}")
+        return self
+
+
 class Recipe(Part):
     """All settings of one run.
 
@@ -153,6 +168,7 @@ class Recipe(Part):
     schedule: ScheduleRecipe = ScheduleRecipe()
     loss: LossRecipe = LossRecipe()
     distill: DistillRecipe | None = None
+    steps: StepsRecipe | None = None
     clip_grad: Positive | None = None
     drop_path_ramp: bool = False
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None

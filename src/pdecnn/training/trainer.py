@@ -5,7 +5,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.recipe import Recipe
 from pdecnn.training.rundir import RunFolder, environment, read_state
+from pdecnn.training.sandwich import Sandwich
 from pdecnn.training.seeding import seed_everything
 from pdecnn.training.tensors import join_state, non_finite, split_state
 
@@ -100,6 +102,7 @@ class Trainer:
         self.reporter = reporter if accelerator.is_main_process else Reporter()
         self.model_config: dict[str, Any] = {}
         self.model = model.to(accelerator.device)
+        self.sandwich = Sandwich(self.model, recipe) if recipe.steps else None
         if recipe.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.ema = ModelEmaV3(self.model, recipe.ema_decay, use_warmup=True) if recipe.ema_decay else None
@@ -168,12 +171,7 @@ class Trainer:
             x = x.contiguous(memory_format=torch.channels_last)
         seed_everything(recipe.seed, "step", state.step, self.accelerator.process_index)
         lr = self.set_lr(state.step)
-        loss, logits = self.objective(self.forward, x, y)
-        value = self._mean(loss.detach())
-        if not math.isfinite(value):
-            where = first_bad_module(self.model, x)
-            raise diverged_loss(value, state.step, epoch + 1, self.last_loss, lr, where)
-        self.accelerator.backward(loss)
+        value, logits = self.backward(x, y, epoch, lr)
         if recipe.clip_grad:
             self.accelerator.clip_grad_norm_(self.model.parameters(), recipe.clip_grad)
         self.optimizer.step()
@@ -189,6 +187,25 @@ class Trainer:
         if self.on_step:
             self.on_step(state.step, value, lr)
 
+    def backward(self, x: Any, y: Any, epoch: int, lr: float) -> tuple[float, Tensor | None]:
+        """Gradients of a batch, its loss and its logits; for a range of K those of the largest, gradients of all."""
+        answers: list[tuple[float, Tensor | None]] = []
+        with closing(self._passes(x, y)) as passes:
+            for loss, logits in passes:
+                value = self._mean(loss.detach())
+                if not math.isfinite(value):
+                    where = first_bad_module(self.model, x)
+                    raise diverged_loss(value, self.state.step, epoch + 1, self.last_loss, lr, where)
+                self.accelerator.backward(loss)
+                answers.append((value, logits))
+        return answers[0]
+
+    def _passes(self, x: Any, y: Any) -> Generator[tuple[Tensor, Tensor | None], None, None]:
+        if self.sandwich is None:
+            yield self.objective(self.forward, x, y)
+        else:
+            yield from self.sandwich.losses(self.objective, self.forward, x, y, self.state.step)
+
     def set_lr(self, step: int) -> float:
         """Sets and returns the learning rate of a step."""
         self.schedule.step_update(step)
@@ -202,6 +219,8 @@ class Trainer:
         state, every = self.state, self.recipe.evaluate_every
         due = epoch == self.recipe.epochs or (every > 0 and epoch % every == 0)
         began = time.monotonic()
+        if due and self.sandwich:
+            self.sandwich.find_statistics(self.inference_model, self.loaders)
         self.metrics = self.evaluate() if due else None
         state.wall_time += time.monotonic() - began
         self._check_finite()
