@@ -36,7 +36,7 @@ INTERRUPTED = 130  # 128 + SIGINT
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
     "workers", "keep", "replacement", "steps", "init", "ignore", "only", "budget", "runtime", "latency_table", "null",
-    "train_teacher", "epochs", "lr", "seed",
+    "train_teacher", "epochs", "lr", "seed", "served",
 )  # fmt: skip
 
 
@@ -61,6 +61,9 @@ def command(
         typer.Option(help="What replaces the others: pde (default), paper, separable, depthwise, nothing."),
     ] = None,
     steps: Annotated[int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3, paper: 5.")] = None,
+    served: Annotated[
+        str | None, typer.Option("--steps", help="One net for every K of a range, such as 1-10; see validate --K.")
+    ] = None,
     init: Annotated[str, typer.Option(help="First guess of the paper's layers: identity or block.")] = "identity",
     ignore: Annotated[list[str] | None, typer.Option(help="Leave a run alone: a path or regular expression.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Condense these runs only.")] = None,
@@ -150,6 +153,8 @@ def _check_use(given: dict[str, Any]) -> None:
                 raise typer.BadParameter("is for a MODEL; the embedded example has its own.", param_hint=option)
     elif given["train_teacher"]:
         raise typer.BadParameter("is for the embedded example, without MODEL.", param_hint="--train-teacher")
+    elif given["data"] is None and given["served"]:
+        raise typer.BadParameter("is for jobs with --data: a net learns to serve every K.", param_hint="--steps")
     elif given["data"] is None and given["resume"]:
         raise typer.BadParameter("is for jobs with --data; there is nothing to continue.", param_hint="--resume")
 
@@ -173,7 +178,7 @@ def run(given: dict[str, Any]) -> None:
     from pdecnn.training.progress import Reporter, choose_reporter
 
     folder, quiet = given["output"], given["as_json"]
-    options, rates = plan_options(given), {}
+    options, further, rates = plan_options(given), parse_steps(given["served"]), {}
     try:
         if given["model"] is None:
             rates = dict(PRESET)
@@ -189,7 +194,7 @@ def run(given: dict[str, Any]) -> None:
                 folder, teacher, loaders, epochs=given["epochs"], seed=given["seed"], plan_options=options,
                 runtime=given["runtime"], latency_table=given["latency_table"], null=given["null"],
                 resume=given["resume"], arguments=arguments, say=_say(quiet), progress=None if quiet else progress,
-                reporter=Reporter if quiet else choose_reporter, **rates,
+                reporter=Reporter if quiet else choose_reporter, distill_options=further, **rates,
             )  # fmt: skip
     except StoppedError as error:
         typer.echo(f"Interrupted: {error}. Continue with:\n{command_line('--resume')}", err=True)
@@ -299,6 +304,16 @@ def plan_only(given: dict[str, Any]) -> None:
         return
     console.print(report)
     typer.echo(f"plan.json and student/ are in {folder}. Its new layers are not trained: --data distils them.")
+
+
+def parse_steps(text: str | None) -> dict[str, Any]:
+    """`"1-10"` -> `{"steps": (1, 10)}`, for `distill`."""
+    if text is None:
+        return {}
+    least, _, most = text.partition("-")
+    if not (least.isdigit() and most.isdigit() and 1 <= int(least) < int(most)):
+        raise typer.BadParameter(f"expected a range of K such as 1-10, got {text!r}.", param_hint="--steps")
+    return {"steps": (int(least), int(most))}
 
 
 def parse_budgets(texts: list[str]) -> dict[str, str | float]:

@@ -1,11 +1,14 @@
 """Condensed models on disk: the config holds the base architecture and the plan, so that no user code is needed."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from pdecnn.layers.steps import served_steps, with_steps
 from pdecnn.models.build import build_model, described_steps, register_builder
 from pdecnn.shared.reading import FileError
 from pdecnn.training.checkpoint import save_checkpoint
@@ -96,9 +99,21 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
             twin = _build_on_meta(description)
         except Exception:  # a guess that does not build is a wrong guess
             continue
-        if _signature(twin) == _signature(model):
-            return description
+        with _same_steps(model, twin):
+            if _signature(twin) == _signature(model):
+                return description
     return None
+
+
+@contextmanager
+def _same_steps(model: nn.Module, twin: nn.Module) -> Iterator[None]:
+    """Gives both the same K if the model serves several: which one is set is no part of what it is."""
+    served = served_steps(model)
+    with ExitStack() as stack:
+        if served is not None:
+            stack.enter_context(with_steps(model, served[0]))
+            stack.enter_context(with_steps(twin, served[0]))
+        yield
 
 
 def _guesses(model: nn.Module) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def _joined(protos: Sequence[Any], served: range, name: str) -> Any:
             if node.domain == DOMAIN and i == len(node.input) - 1:
                 node.input[i] = NAME
                 continue
-            found = [mine.get(other.input[i]) for mine, other in zip(values, row, strict=True)]
+            found: list[Any] = [mine.get(other.input[i]) for mine, other in zip(values, row, strict=True)]
             if any(q is None for q in found):
                 if len({other.input[i] for other in row}) > 1:
                     raise _depends_on_steps(name)

@@ -61,8 +61,9 @@ def with_steps(model: nn.Module, K: int) -> Iterator[nn.Module]:
 def serve_steps(model: nn.Module, least: int, most: int) -> nn.Module:
     """Gives `model`, in place, statistics for each K from `least` to `most` in the batch norms right after K steps.
 
-    They start as those that the norms have. The norm of a Global layer is its own, that of `Transport` the next module
-    of the same `nn.Sequential`; other norms have no statistics of a K to keep, or do not know of it.
+    They start as those that the norms have; a layer whose K is outside gets the nearest inside. The norm of a Global
+    layer is its own, that of `Transport` the next module of the same `nn.Sequential`; other norms have no statistics of
+    a K to keep, or do not know of it.
 
     Example:
         >>> from pdecnn.layers import GlobalLayer
@@ -75,9 +76,6 @@ def serve_steps(model: nn.Module, least: int, most: int) -> nn.Module:
         raise ValueError(f"serve_steps: expected least <= most <= {MAX_SERVED}, got least={least}, most={most}.")
     if not _layers(model):
         raise ValueError(f"serve_steps: {type(model).__name__} has no layer with K time steps, so no K to serve.")
-    outside = sorted({layer.K for layer in _layers(model) if not least <= layer.K <= most})
-    if outside:
-        raise ValueError(f"serve_steps: a layer has K={outside[0]}, outside of {least} to {most}; set_steps first.")
     known = served_steps(model)
     if known is not None:
         if known != (least, most):
@@ -86,6 +84,8 @@ def serve_steps(model: nn.Module, least: int, most: int) -> nn.Module:
                 f"these, or a fresh one for {least} to {most}."
             )
         return model
+    for layer in _layers(model):
+        layer.set_steps(min(max(layer.K, least), most))
     for parent, name in list(_places(model)):
         norm: Any = parent._modules[name]
         parent._modules[name] = made = StepNorm(norm, least, most)
