@@ -13,10 +13,12 @@ from torch import nn
 
 import pdecnn
 from pdecnn.condensation import fastest as ladder
+from pdecnn.condensation import fit_layers
 from pdecnn.condensation.search import Proposal
 from pdecnn.condensation.width import narrow
 from pdecnn.layers.transport import Transport
 from pdecnn.shared.reading import FileError
+from pdecnn.training.progress import Reporter
 
 X = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(8) % 4
@@ -125,11 +127,14 @@ def test_the_plan_counts_what_it_makes_and_says_so(tmp_path):
 def test_a_narrow_student_is_distilled_saved_and_loaded_elsewhere(tmp_path):
     torch.manual_seed(0)
     teacher = timm.create_model("cifar_resnet32", num_classes=4).eval()
-    images = {"train": [(X, Y)], "val": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True}
-    student, report = pdecnn.condense(teacher, X[:1], **images, width=0.75, output=tmp_path)
-    assert report.plan.width == 0.75
+    made = pdecnn.plan(teacher, X[:1], width=0.75)
+    student = made.apply(teacher)
+    fitted = fit_layers(student, teacher, made, [X], steps=1)
+    assert len(fitted) == len(made.runs)
+    pdecnn.distill(student, teacher, [(X, Y)], epochs=1, reporter=Reporter())
+    pdecnn.save(student, tmp_path / "student")
     with torch.no_grad():
-        torch.save(student(X), tmp_path / "answer.pt")
+        torch.save(student.eval()(X), tmp_path / "answer.pt")
     torch.save(X, tmp_path / "x.pt")
     code = (
         "import torch, pdecnn; model = pdecnn.load('student').eval()\n"
