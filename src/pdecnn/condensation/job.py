@@ -18,6 +18,7 @@ from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
+from pdecnn.condensation.fastest import remove_trials
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.propose import with_layer_cost
@@ -190,6 +191,7 @@ def run_job(
         **further, "recipe": {"evaluate_every": 1, **further.get("recipe", {})}, "loss": loss, "metric": metric,
         "epochs": epochs, "seed": seed, "lr": lr, "new": new,
     }  # fmt: skip
+    for_one_K = {**learning, "steps": None}  # candidates and the null may have no steps
     stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
     accuracies: dict[str, float] = {}
 
@@ -208,14 +210,19 @@ def run_job(
     def plan_job() -> Plan:
         if not options.get("budget"):
             return plan(teacher, example, **options, progress=progress)
-        for name in (LATENCY, HARMS, CANDIDATES):  # of an earlier job
-            if not resume:
+        if not resume:  # of an earlier job
+            for name in (LATENCY, HARMS, CANDIDATES):
                 (folder / name).unlink(missing_ok=True)
+            remove_trials(folder)
         wishes = {key: value for key, value in options.items() if key != "budget"}
-        briefly = {**learning, "epochs": 1, "steps": None}
+        judge: Any = None
+        if data.evaluation is not None:
+            kind: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
+            judge = lambda model: kind(model, data.evaluation, progress=progress).accuracy  # noqa: E731
         return plan_within(
             folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
-            trial=briefly if processes.count == 1 else None, seed=seed, say=say, progress=progress, reporter=reporter,
+            trial=for_one_K if processes.count == 1 else None, accuracy=judge, seed=seed, say=say, progress=progress,
+            reporter=reporter,
         )  # fmt: skip
 
     def plan_it() -> dict[str, Any]:
@@ -264,7 +271,7 @@ def run_job(
         say("distilling the null: the same blocks gone, nothing in their place")
         end = distill(
             dropped, teacher, data, run_dir=folder / NULL, resume=processes.first((folder / NULL).is_dir),
-            reporter=reporter(), **{**learning, "steps": None},
+            reporter=reporter(), **for_one_K,
         )  # fmt: skip
         if end.status == "stopped":
             raise StoppedError(f"stopped at step {end.step} of distilling the null; all that was done is in {folder}")
