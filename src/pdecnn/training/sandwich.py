@@ -5,7 +5,6 @@ universally slimmable networks (Yu and Huang, 2019).
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -13,14 +12,14 @@ from torch import Tensor, nn
 
 from pdecnn.layers.steps import find_statistics, serve_steps, with_steps
 from pdecnn.shared.modules import listen
-from pdecnn.shared.trees import map_tensors, takes_targets
+from pdecnn.shared.trees import count, is_images, map_tensors, takes_targets
 from pdecnn.training.imitation import difference
 from pdecnn.training.loaders import Loaders
 from pdecnn.training.objective import Objective
 from pdecnn.training.recipe import Recipe
-from pdecnn.training.seeding import generator
+from pdecnn.training.seeding import generator, seed_everything
 
-BATCHES = 20  # training batches that the statistics of each K are found on
+IMAGES = 1024  # of the training set, on which the statistics of each K are found
 
 
 class Sandwich:
@@ -72,4 +71,15 @@ class Sandwich:
     def find_statistics(self, model: nn.Module, loaders: Loaders) -> None:
         """Finds the statistics of every K of the model on training images as they are."""
         batches: Iterable[Any] = loaders.train.batches(0) if loaders.plain is None else loaders.plain
-        find_statistics(model, (x for x, _ in islice(batches, BATCHES)))
+        seed_everything(self.seed, "statistics")  # a loader may shuffle
+        find_statistics(model, _some(x for x, _ in batches))
+
+
+def _some(inputs: Iterable[Any]) -> Iterator[Any]:
+    """The first batches, with at least `IMAGES` in all if there are as many."""
+    seen = 0
+    for x in inputs:
+        yield x
+        seen += count(x, is_images(x))
+        if seen >= IMAGES:
+            return
