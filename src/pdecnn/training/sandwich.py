@@ -69,10 +69,9 @@ class Sandwich:
                 yield difference(forward(*args), wanted, self.temperature), None
 
     def find_statistics(self, model: nn.Module, loaders: Loaders) -> None:
-        """Finds the statistics of every K of the model on training images as they are."""
-        batches: Iterable[Any] = loaders.train.batches(0) if loaders.plain is None else loaders.plain
-        seed_everything(self.seed, "statistics")  # a loader may shuffle
-        find_statistics(model, _some(x for x, _ in batches))
+        """Finds the statistics of every K of the model on training images, as they come in the first epoch."""
+        seed_everything(self.seed, "statistics")
+        find_statistics(model, _some(x for x, _ in loaders.train.batches(0)))
 
 
 def _some(inputs: Iterable[Any]) -> Iterator[Any]:
