@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from pdecnn.layers import GlobalLayer
+from pdecnn.layers import GlobalLayer, serve_steps
 from pdecnn.layers.coefficients import LearnedPair
+from pdecnn.layers.step_norm import StepNorm
 
 C = 5
 
@@ -27,6 +28,14 @@ def exchange(path, make):
         setattr(owner, name, make(getattr(owner, name)))
 
     return change
+
+
+def served(layer):
+    """Statistics for K from 1 to 6, which differ."""
+    if isinstance(layer.norm, nn.BatchNorm2d):
+        serve_steps(layer, 1, 6)
+    if isinstance(layer.norm, StepNorm):
+        layer.norm.running_var *= torch.linspace(0.5, 2.0, 6)[:, None]
 
 
 def assign(path, **attributes):
@@ -177,6 +186,7 @@ CHANGES = {
     "parametrized norm": lambda layer: parametrize.register_parametrization(layer.norm, "weight", Scaled()),
     "average of all batches": assign("velocity.norm_x", momentum=None),
     "eps": assign("velocity.norm_x", eps=0.5),
+    "statistics of each K": served,
     # activations
     "silu": assign("", act=nn.SiLU()),
     "tanh": lambda layer: [setattr(m, "act", nn.Tanh()) for m in (layer, layer.velocity, layer.diffusion)],
