@@ -102,17 +102,20 @@ def time_them() -> None:
 
 @app.command()
 def show() -> None:
-    """The table: means over the seeds that have both."""
+    """The table: means over the seeds that there are, the difference over those that have both."""
     found = read()
-    table = Table(title=f"Fashion-MNIST, {EPOCHS} epochs; teacher {found.get('teacher', 0):.2f} %", width=100)
+    teacher = f"; teacher {found['teacher']:.2f} %" if "teacher" in found else ""
+    table = Table(title=f"Fashion-MNIST, {EPOCHS} epochs{teacher}", width=100)
     for column in ("K", "seeds", "knob, %", "alone, %", "difference", *(f"ms, {r}" for r in RUNTIMES)):
         table.add_column(column, justify="right", no_wrap=True)
     for K in map(str, STEPS):
-        both = [row for row in found["seeds"].values() if KNOB in row and K in row]
-        knob, alone = ([row[name]["test"][K] for row in both] for name in (KNOB, K))
-        figures = [f"{mean(knob):.2f}", f"{mean(alone):.2f}", f"{mean(knob) - mean(alone):+.2f}"] if both else [""] * 3
+        seeds = found["seeds"].values()
+        knob, alone = ([row[name]["test"][K] for row in seeds if name in row] for name in (KNOB, K))
+        apart = [row[KNOB]["test"][K] - row[K]["test"][K] for row in seeds if KNOB in row and K in row]
+        figures = [f"{mean(knob):.2f}" if knob else "", f"{mean(alone):.2f}" if alone else ""]
+        figures += [f"{mean(apart):+.2f}" if apart else ""]
         times = [found.get("ms", {}).get(r, {}).get(K) for r in RUNTIMES]
-        table.add_row(K, str(len(both)), *figures, *("" if ms is None else f"{ms:.3f}" for ms in times))
+        table.add_row(K, f"{len(knob)}, {len(alone)}", *figures, *("" if ms is None else f"{ms:.3f}" for ms in times))
     Console(width=100).print(table)
 
 
