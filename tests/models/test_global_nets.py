@@ -169,3 +169,38 @@ def test_toy_velocities_are_one_signed_map():
     assert (D_x, D_y) == (1.0, 1.0)
     with pytest.raises(ValueError, match="cfg must be one of 'conv', 'residual', 'global', got 'ode'"):
         MnistToy("ode")
+
+
+@pytest.mark.parametrize("name", ["cifar_resnet56_global", "cifar_densenet_bc100_global", "cifar_wrn40_4_global"])
+def test_the_two_readings_of_the_paper(name):
+    """The text: depth-wise coefficients, and the state before the first is the first guess. The counts: as built."""
+    by_text = [m for m in timm.create_model(name, reading="text").modules() if isinstance(m, GlobalLayer)]
+    by_counts = [m for m in timm.create_model(name).modules() if isinstance(m, GlobalLayer)]
+    assert {m.h_prev for m in by_text} == {"init"}
+    assert {m.h_prev for m in by_counts} == {"input"}
+    for m in by_text:
+        assert m.diffusion.op_x.groups == m.velocity.op_x.groups == m.channels
+    assert all(hasattr(m.diffusion, "op_x") == ("densenet" in name) for m in by_counts)
+
+
+def test_the_text_has_constant_diffusion_at_low_budget_on_cifar10():
+    for name in ("cifar_resnet_tiny_global", "cifar_wrn_tiny_global", "cifar_darts_tiny_global"):
+        for classes, constant in ((10, True), (100, False)):
+            model = timm.create_model(name, reading="text", num_classes=classes)
+            layers = [m for m in model.modules() if isinstance(m, GlobalLayer)]
+            assert all((getattr(m.diffusion, "x", None) == 1.0) == constant for m in layers)
+    own = timm.create_model("cifar_resnet_tiny_global", reading="text", global_options={"h_prev": "input"})
+    assert {m.h_prev for m in own.modules() if isinstance(m, GlobalLayer)} == {"input"}  # the user's word is the last
+    with pytest.raises(ValueError, match="reading must be one of 'counts', 'text', got 'code'"):
+        timm.create_model("cifar_resnet_tiny_global", reading="code")
+
+
+def test_the_toy_takes_another_velocity():
+    """The published toy has u = v = q; a velocity that the user asks for is not overwritten by it."""
+    (layer,) = (m for m in timm.create_model("mnist_toy_global").modules() if isinstance(m, GlobalLayer))
+    assert layer.coefficients(torch.randn(1, 1, 8, 8))[0].shape == (1, 1, 8, 8)
+    for velocity in (0.5, "depthwise"):
+        toy = timm.create_model("mnist_toy_global", global_options={"velocity": velocity})
+        (layer,) = (m for m in toy.modules() if isinstance(m, GlobalLayer))
+        u, v, _, _ = layer.coefficients(torch.randn(1, 1, 8, 8))
+        assert u == v == 0.5 if velocity == 0.5 else u is not v

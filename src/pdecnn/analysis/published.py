@@ -63,6 +63,11 @@ class Row:
         return {"MNIST": (1, 1, 28, 28), "ImageNet": (1, 3, 224, 224)}.get(self.dataset, (1, 3, 32, 32))
 
     @property
+    def has_readings(self) -> bool:
+        """Whether the network can be built as the counts and as the text have it, see `GlobalOptions`."""
+        return "_global" in self.model and "toy" not in self.model and self.dataset != "ImageNet"
+
+    @property
     def num_classes(self) -> int:
         """Classes of the dataset."""
         return {"CIFAR-100": 100, "ImageNet": 1000}.get(self.dataset, 10)
