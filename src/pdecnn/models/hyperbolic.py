@@ -6,6 +6,8 @@ downsampling blocks and after the last block) and may be balls, which leave the 
 symmetry of the network. `hyperbolic50_cp` is the model on which that group really acts; see `pdecnn.symmetry`.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,7 @@ BLOCKS: dict[str, type[QuasilinearBlock]] = {
     "cp": CPBlock,
 }
 PLACES = ("all", "ds")
+FACTORED = ("eq3", "eq4", "eq5", "eq6", "eq7")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class HyperbolicConfig:
         stem_kernel: Side of the stem's convolution.
         stem_stride: Stride of the stem's convolution, followed by pooling of the same stride.
         linear_stem: Whether the stem has average pooling and no ReLU, which frees the symmetry of the first stage.
+        reading: `"counts"` or `"text"`: what Equations (4) and (5) follow, see `pdecnn.layers.quasilinear`.
     """
 
     equation: str = "eq3"
@@ -57,6 +61,7 @@ class HyperbolicConfig:
     stem_kernel: int = 7
     stem_stride: int = 2
     linear_stem: bool = False
+    reading: str = "counts"
 
     def __post_init__(self) -> None:
         if self.equation not in BLOCKS:
@@ -69,6 +74,15 @@ class HyperbolicConfig:
                 "every stage needs a block."
             )
 
+    def changed(self, **changes: Any) -> "HyperbolicConfig":
+        """A copy with the changes that are not None; another equation brings its own f."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        for name in {"widths", "depths"} & given.keys():
+            given[name] = tuple(given[name])
+        if given.get("equation", self.equation) != self.equation:
+            given = {"f": None, **given}
+        return dataclasses.replace(self, **given)
+
 
 class HyperbolicNet(ConvNet):
     """A hyperbolic network with timm's interface.
@@ -80,9 +94,15 @@ class HyperbolicNet(ConvNet):
         drop_rate: Dropout before the classifier.
         drop_path_rate: Rate of stochastic depth at the last block; it rises evenly from 0.
         global_pool: timm's name of the pooling.
-        activation: Instead of the config's.
-        activation_at: Instead of the config's.
-        linear_stem: Instead of the config's.
+        equation: Instead of the config's, as all that follow; with another equation f is that of its blocks by default.
+        f: Stencils per channel, 4 ("x4") or 6 ("x6") in the paper.
+        shared: Whether all channels share the stencils ("ws").
+        widths: Channels of each stage.
+        depths: Blocks of each stage.
+        activation: `"none"`, `"relu"`, `"hardtanh"`, `"hardball"` or `"softball"`.
+        activation_at: `"all"` or `"ds"`.
+        linear_stem: Whether the stem is linear.
+        reading: `"counts"` or `"text"`.
         zero_init_last: Whether every block starts as its skip.
         device: Where the parameters live.
         dtype: Type of the parameters.
@@ -101,36 +121,50 @@ class HyperbolicNet(ConvNet):
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         global_pool: str = "avg",
+        equation: str | None = None,
+        f: int | None = None,
+        shared: bool | None = None,
+        widths: Sequence[int] | None = None,
+        depths: Sequence[int] | None = None,
         activation: str | None = None,
         activation_at: str | None = None,
         linear_stem: bool | None = None,
+        reading: str | None = None,
         zero_init_last: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        kind = cfg.activation if activation is None else activation
-        place = cfg.activation_at if activation_at is None else activation_at
-        if place not in PLACES:
-            raise ValueError(f"HyperbolicNet: activation_at must be 'all' or 'ds', got {place!r}.")
+        cfg = cfg.changed(
+            equation=equation,
+            f=f,
+            shared=shared,
+            widths=widths,
+            depths=depths,
+            activation=activation,
+            activation_at=activation_at,
+            linear_stem=linear_stem,
+            reading=reading,
+        )
         self.cfg = cfg
-        self.stem = make_stem(cfg, in_chans, cfg.linear_stem if linear_stem is None else linear_stem, dd)
+        self.stem = make_stem(cfg, in_chans, dd)
         rates = iter(drop_path_rates(drop_path_rate, sum(cfg.depths)))
         n, last = cfg.widths[0], (len(cfg.widths) - 1, cfg.depths[-1] - 1)
         for s, (m, depth) in enumerate(zip(cfg.widths, cfg.depths, strict=True)):
             stage = nn.Sequential()
             for i in range(depth):
                 downsampling = s > 0 and i == 0
-                activated = place == "all" or downsampling or (s, i) == last
+                activated = cfg.activation_at == "all" or downsampling or (s, i) == last
                 stage.append(
                     BLOCKS[cfg.equation](
                         n,
                         m,
                         f=cfg.f,
                         stride=2 if downsampling else 1,
-                        act=make_activation(kind, m) if activated else None,
+                        act=make_activation(cfg.activation, m) if activated else None,
                         drop_path=_drop_path(next(rates)),
+                        reading=cfg.reading,
                         **({} if cfg.equation == "cp" else {"shared": cfg.shared}),
                         **dd,
                     )
@@ -156,9 +190,9 @@ class HyperbolicNet(ConvNet):
         return [block for stage in self.stages for block in stage]  # type: ignore[attr-defined]
 
 
-def make_stem(cfg: HyperbolicConfig, in_chans: int, linear: bool, dd: dict[str, Any]) -> nn.Sequential:
-    """Convolution, norm, ReLU and max-pooling; without ReLU and with average pooling if `linear`."""
-    k, width = cfg.stem_kernel, cfg.widths[0]
+def make_stem(cfg: HyperbolicConfig, in_chans: int, dd: dict[str, Any]) -> nn.Sequential:
+    """Convolution, norm, ReLU and max-pooling; without ReLU and with average pooling if it is to be linear."""
+    k, width, linear = cfg.stem_kernel, cfg.widths[0], cfg.linear_stem
     stem = nn.Sequential()
     conv = nn.Conv2d(in_chans, width, k, stride=cfg.stem_stride, padding=k // 2, bias=False, **dd)
     stem.add_module("conv", conv)
@@ -174,18 +208,18 @@ def _drop_path(rate: float) -> nn.Module | None:
     return DropPath(rate) if rate > 0 else None
 
 
-CIFAR_EQ3 = HyperbolicConfig("eq3", (16, 32, 64), (3, 3, 3), stem_kernel=3, stem_stride=1)
-CIFAR_CP = HyperbolicConfig("cp", (16, 32, 64), (3, 3, 3), f=2, activation="hardball", stem_kernel=3, stem_stride=1)
+CIFAR: dict[str, Any] = {"widths": (16, 32, 64), "depths": (3, 3, 3), "stem_kernel": 3, "stem_stride": 1}
+CIFAR_CP = HyperbolicConfig("cp", f=2, activation="hardball", **CIFAR)
 CP = HyperbolicConfig("cp", activation="hardball", shared=False)
 EQUATIONS: dict[str, HyperbolicConfig] = {
     f"hyperbolic50_{equation}{suffix}": HyperbolicConfig(equation, f=f, shared=shared)
-    for equation in ("eq3", "eq4", "eq5", "eq6", "eq7")
+    for equation in FACTORED
     for suffix, f, shared in (("", 4, True), ("_nows", 4, False), ("_x6", 6, True), ("_nows_x6", 6, False))
 }
 CONFIGS: dict[str, HyperbolicConfig] = {
     **EQUATIONS,
     "hyperbolic50_cp": CP,
-    "cifar_hyperbolic_eq3": CIFAR_EQ3,
+    **{f"cifar_hyperbolic_{equation}": HyperbolicConfig(equation, **CIFAR) for equation in FACTORED},
     "cifar_hyperbolic_cp": CIFAR_CP,
 }
 

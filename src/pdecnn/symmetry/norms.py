@@ -14,7 +14,7 @@ from pdecnn.symmetry.streams import check_model
 def fold_norms(model: nn.Module) -> HyperbolicNet:
     """A copy in inference mode whose norms on the stream (stem, end of block, skip) are folded into convolutions.
 
-    Norms inside a block stay. So does the norm after the product of Equation (4), which no convolution precedes.
+    Norms inside a block stay. So does the norm after the product of Equations (4), (5), which no convolution precedes.
     """
     original = check_model("fold_norms", model)
     dtype = next(original.parameters()).dtype
