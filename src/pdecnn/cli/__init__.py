@@ -34,6 +34,7 @@ from pdecnn.cli import bench as bench  # noqa: E402
 from pdecnn.cli import condense as condense  # noqa: E402
 from pdecnn.cli import distill as distill  # noqa: E402
 from pdecnn.cli import export as export  # noqa: E402
+from pdecnn.cli import figure as figure  # noqa: E402
 from pdecnn.cli import info as info  # noqa: E402
 from pdecnn.cli import profile as profile  # noqa: E402
 from pdecnn.cli import recipes as recipes  # noqa: E402
