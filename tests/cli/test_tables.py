@@ -38,4 +38,4 @@ def test_latency_is_measured_on_request(tmp_path):
 def test_mistakes_are_named(which):
     result = run(app, ["tables", which])
     assert result.exit_code == 2
-    assert f"from 1 to 8, or 'lowcost', got '{which}'" in " ".join(result.output.replace("│", " ").split())
+    assert f"from 1 to 8, 'lowcost' or 'hyperbolic', got '{which}'" in " ".join(result.output.replace("│", " ").split())

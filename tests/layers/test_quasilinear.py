@@ -220,7 +220,7 @@ def test_weight_variation_is_the_squared_difference_of_neighbours():
     torch.testing.assert_close(weight_variation(blocks), expected)
     blocks[1].load_state_dict(blocks[0].state_dict())
     assert weight_variation(blocks) == 0
-    with pytest.raises(ValueError, match=r"no two neighbouring blocks \(QuasilinearBlock\)"):
+    with pytest.raises(ValueError, match=r"no two neighbouring blocks \(QuasilinearBlock, WaveBlock\)"):
         weight_variation(nn.Sequential(Equation3(3), Equation3(3, 6, stride=2)))
 
 

@@ -28,6 +28,7 @@ def test_pretrained_weights_load_by_their_tag(file):
 ON_THE_SAMPLE = {
     "cifar_resnet_tiny.cifar10": (80, 100, 0.49691),
     "cifar_resnet_tiny_global.cifar10": (80, 100, 0.52187),
+    "fashion_hyperbolic_cp.fashion_mini": (836, 1000, 0.44073),
     "fashion_resnet32.fashion_mini": (877, 1000, 0.33406),
     "mnist_toy_conv.mnist": (188, 200, 0.18307),
     "mnist_toy_global.mnist": (193, 200, 0.10819),

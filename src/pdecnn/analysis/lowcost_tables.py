@@ -59,7 +59,7 @@ COMPLEXITY = {
     "circulant": ("m^2 c + c^2", "(n c) log(c n)", "printed without the n c^2 of M, which we count"),
     "linearmix": (None, None, "not in the paper's table"),
 }
-TEXTS = ("name", "dataset", "model", "size", "remark")
+TEXTS = ("name", "dataset", "model", "size", "activation", "remark")
 KEYS = (
     "table",
     "name",

@@ -16,7 +16,9 @@ from pdecnn.layers.reaction_diffusion import (
     ImplicitReactionDiffusion,
 )
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand
+from pdecnn.layers.tensor_block import TensorBlock
 from pdecnn.layers.variable_conv import EulerStep, VariableConv2d, WaveStep
+from pdecnn.layers.wave_system import WaveSystem
 
 __all__ = [
     "BasicBlock",
@@ -43,8 +45,10 @@ __all__ = [
     "ResidualChain",
     "SharedDepthwiseExpand",
     "SoftBall",
+    "TensorBlock",
     "VariableConv2d",
     "WaveStep",
+    "WaveSystem",
     "lift",
     "set_steps",
 ]

@@ -13,6 +13,7 @@ from pdecnn.models.mobile_global import EfficientNetGlobal, MobileNetV3Global
 from pdecnn.models.neupde import CifarNeuPDE
 from pdecnn.models.odenet import CifarODENet, MnistODENet
 from pdecnn.models.ruthotto_haber import CifarPDENet
+from pdecnn.models.wave import WaveNet
 
 __all__ = [
     "CifarDarts",
@@ -31,4 +32,5 @@ __all__ = [
     "MnistODENet",
     "MnistToy",
     "MobileNetV3Global",
+    "WaveNet",
 ]

@@ -15,11 +15,15 @@ import torch
 from timm.layers import DropPath
 from timm.models import generate_default_cfgs, register_model
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from pdecnn.layers.ball import make_activation
-from pdecnn.layers.cp_block import CPBlock
+from pdecnn.layers.cp_block import CPBlock, LiftedBlock
 from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
-from pdecnn.models._base import ConvNet, build, cifar_cfg, drop_path_rates, imagenet_cfg
+from pdecnn.layers.tensor_block import TensorBlock
+from pdecnn.models._base import ConvNet, build, cifar_cfg, drop_path_rates, imagenet_cfg, mnist_cfg
+from pdecnn.models._weights import shipped
+from pdecnn.shared.modules import replace
 
 BLOCKS: dict[str, type[QuasilinearBlock]] = {
     "eq3": Equation3,
@@ -28,6 +32,8 @@ BLOCKS: dict[str, type[QuasilinearBlock]] = {
     "eq6": Equation6,
     "eq7": Equation7,
     "cp": CPBlock,
+    "lifted": LiftedBlock,
+    "tensor": TensorBlock,
 }
 PLACES = ("all", "ds")
 FACTORED = ("eq3", "eq4", "eq5", "eq6", "eq7")
@@ -38,7 +44,7 @@ class HyperbolicConfig:
     """A hyperbolic network.
 
     Attributes:
-        equation: `"eq3"` to `"eq7"`, or `"cp"`.
+        equation: `"eq3"` to `"eq7"`, `"cp"`, `"lifted"` (Equation (3) in CP form), or `"tensor"`, not factored.
         widths: Channels of each stage.
         depths: Blocks of each stage.
         f: Stencils per channel (rank factor k for `"cp"`); the block's own default if None.
@@ -49,6 +55,7 @@ class HyperbolicConfig:
         stem_stride: Stride of the stem's convolution, followed by pooling of the same stride.
         linear_stem: Whether the stem has average pooling and no ReLU, which frees the symmetry of the first stage.
         reading: `"counts"` or `"text"`: what Equations (4) and (5) follow, see `pdecnn.layers.quasilinear`.
+        groups: Diagonal blocks of the tensor of `"tensor"`.
     """
 
     equation: str = "eq3"
@@ -62,6 +69,7 @@ class HyperbolicConfig:
     stem_stride: int = 2
     linear_stem: bool = False
     reading: str = "counts"
+    groups: int = 1
 
     def __post_init__(self) -> None:
         if self.equation not in BLOCKS:
@@ -103,6 +111,9 @@ class HyperbolicNet(ConvNet):
         activation_at: `"all"` or `"ds"`.
         linear_stem: Whether the stem is linear.
         reading: `"counts"` or `"text"`.
+        groups: Diagonal blocks of the tensor.
+        folded: Whether the norms on the stream are folded into convolutions: the form that `pdecnn.symmetry` transforms
+            and saves, for inference.
         zero_init_last: Whether every block starts as its skip.
         device: Where the parameters live.
         dtype: Type of the parameters.
@@ -130,6 +141,8 @@ class HyperbolicNet(ConvNet):
         activation_at: str | None = None,
         linear_stem: bool | None = None,
         reading: str | None = None,
+        groups: int | None = None,
+        folded: bool = False,
         zero_init_last: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -146,10 +159,13 @@ class HyperbolicNet(ConvNet):
             activation_at=activation_at,
             linear_stem=linear_stem,
             reading=reading,
+            groups=groups,
         )
         self.cfg = cfg
         self.stem = make_stem(cfg, in_chans, dd)
         rates = iter(drop_path_rates(drop_path_rate, sum(cfg.depths)))
+        own: dict[str, Any] = {} if cfg.equation == "cp" else {"shared": cfg.shared}
+        own |= {"groups": cfg.groups} if cfg.equation == "tensor" else {}
         n, last = cfg.widths[0], (len(cfg.widths) - 1, cfg.depths[-1] - 1)
         for s, (m, depth) in enumerate(zip(cfg.widths, cfg.depths, strict=True)):
             stage = nn.Sequential()
@@ -165,7 +181,7 @@ class HyperbolicNet(ConvNet):
                         act=make_activation(cfg.activation, m) if activated else None,
                         drop_path=_drop_path(next(rates)),
                         reading=cfg.reading,
-                        **({} if cfg.equation == "cp" else {"shared": cfg.shared}),
+                        **own,
                         **dd,
                     )
                 )
@@ -175,11 +191,15 @@ class HyperbolicNet(ConvNet):
             self.feature_info.append({"num_chs": m, "reduction": reduction, "module": f"stages.{s}"})
         self.make_head(n, global_pool, dd)
         self.init_weights(zero_init_last)
+        if folded:
+            self.eval()
+            fold_stream(self)
 
     def init_weights(self, zero_init_last: bool = True) -> None:
         """Kaiming-normal fan-out convolutions; every block equal to its skip if `zero_init_last`."""
+        tensors = {block.mix for block in self.blocks() if isinstance(block, TensorBlock)}  # have an init of their own
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d) and module not in tensors:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if zero_init_last:
             for block in self.blocks():
@@ -188,6 +208,32 @@ class HyperbolicNet(ConvNet):
     def blocks(self) -> list[QuasilinearBlock]:
         """All blocks, in order."""
         return [block for stage in self.stages for block in stage]  # type: ignore[attr-defined]
+
+
+def fold_stream(net: HyperbolicNet) -> None:
+    """Folds the norms on the stream (stem, end of block, skip) into the convolutions before them, in place.
+
+    Norms inside a block stay. So does the norm after the product of Equations (4), (5), which no convolution precedes.
+    """
+    pairs = [(net.stem, "conv", "bn")]
+    for block in net.blocks():
+        if hasattr(block, "mix") and not isinstance(block, Equation4):
+            pairs.append((block, "mix", "norm"))
+        if isinstance(block.skip, nn.Sequential):
+            pairs.append((block.skip, "0", "1"))
+        if isinstance(block, Equation5) and block.order is None:  # the group will change it
+            block.order = torch.arange(block.f * block.n)
+    new: dict[nn.Module, nn.Module] = {}
+    for parent, conv_name, norm_name in pairs:
+        conv, norm = parent.get_submodule(conv_name), parent.get_submodule(norm_name)
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            new |= {conv: fuse_conv_bn_eval(conv, norm), norm: nn.Identity()}
+        elif not isinstance(norm, nn.Identity):
+            raise TypeError(
+                f"fold_norms: expected a BatchNorm2d at '{norm_name}' after '{conv_name}', got {type(norm).__name__}, "
+                "which cannot be folded."
+            )
+    replace(net, lambda module: new.get(module, module))
 
 
 def make_stem(cfg: HyperbolicConfig, in_chans: int, dd: dict[str, Any]) -> nn.Sequential:
@@ -221,12 +267,16 @@ CONFIGS: dict[str, HyperbolicConfig] = {
     "hyperbolic50_cp": CP,
     **{f"cifar_hyperbolic_{equation}": HyperbolicConfig(equation, **CIFAR) for equation in FACTORED},
     "cifar_hyperbolic_cp": CIFAR_CP,
+    "cifar_hyperbolic_tensor": HyperbolicConfig("tensor", **{**CIFAR, "widths": (8, 16, 32)}),
+    "fashion_hyperbolic_cp": dataclasses.replace(CIFAR_CP, widths=(8, 16, 32), depths=(2, 2, 2)),
 }
+FASHION = {**mnist_cfg(7), "mean": (0.2860,), "std": (0.3530,)}
+DEFAULTS = {"cifar": cifar_cfg(8), "fashion": FASHION, "hyperbolic50": imagenet_cfg(first_conv="stem.conv")}
 
 default_cfgs = generate_default_cfgs(
     {
-        f"{name}.untrained": cifar_cfg(8) if name.startswith("cifar") else imagenet_cfg(first_conv="stem.conv")
-        for name in CONFIGS
+        **{f"{name}.untrained": DEFAULTS[name.partition("_")[0]] for name in CONFIGS},
+        **shipped("fashion_hyperbolic_cp.fashion_mini", FASHION),
     }
 )
 
@@ -238,7 +288,8 @@ def create_hyperbolic(variant: str, cfg: HyperbolicConfig, pretrained: bool, **k
 
 def _register(name: str, cfg: HyperbolicConfig) -> None:
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        return create_hyperbolic(name, cfg, pretrained, **kwargs)
+        channels = {"in_chans": 1} if name.startswith("fashion") else {}
+        return create_hyperbolic(name, cfg, pretrained, **{**channels, **kwargs})
 
     stencils = "" if cfg.f is None else f", f = {cfg.f}"
     sharing = "shared stencils" if cfg.shared else "independent stencils"

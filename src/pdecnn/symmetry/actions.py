@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pdecnn.layers.cp_block import CPBlock, LiftedBlock
 from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand
+from pdecnn.layers.tensor_block import TensorBlock
 from pdecnn.symmetry.groups import Group
 
 
@@ -86,6 +87,15 @@ def _(block: CPBlock, T: Tensor) -> None:
 def _(block: LiftedBlock, T: Tensor) -> None:
     read(block.select, T)
     read(block.coefficients, T)
+
+
+@act_on_input.register
+def _(block: TensorBlock, T: Tensor) -> None:
+    block.change_input(torch.linalg.inv(T))
+    if not block.shared and (monomial := split_monomial(T)) is not None:  # the stencils go along with their channels
+        index = (monomial[0].unsqueeze(1) * block.f + torch.arange(block.f)).flatten()
+        assert isinstance(block.expand, nn.Conv2d)
+        _select_rows(block.expand, index)
 
 
 @singledispatch
