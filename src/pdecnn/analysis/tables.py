@@ -13,6 +13,7 @@ from typing import Any
 import timm
 import torch
 from rich.console import Group
+from rich.table import Table as RichTable
 from torch import nn
 
 from pdecnn.analysis import latency
@@ -52,6 +53,7 @@ class Entry:
         runs: Number of our own runs.
         epochs: How long they were, as text: "75", or "5, 75" if they differ.
         own_text: Our own runs in the reading of the text.
+        own_null: Our own runs of the null: the same net without its Global layers.
     """
 
     row: Row
@@ -62,6 +64,7 @@ class Entry:
     epochs: str = ""
     text: Counts | None = None
     own_text: OwnRuns = field(default_factory=OwnRuns)
+    own_null: OwnRuns = field(default_factory=OwnRuns)
 
     @property
     def params(self) -> int | None:
@@ -100,7 +103,14 @@ class Entry:
             "accuracy_text": self.own_text.mean,
             "runs_text": len(self.own_text.accuracies),
             "epochs_text": self.own_text.epochs,
+            "accuracy_null": self.own_null.mean,
+            "runs_null": len(self.own_null.accuracies),
+            "epochs_null": self.own_null.epochs,
             "latency_ms": self.latency_ms,
+            "cells": row.cells,
+            "v100_train_s": row.train_s,
+            "v100_inference_s": row.infer_s,
+            "replaces": row.replaces,
             "why_params_differ": row.params_differ,
             "why_macs_differ": row.macs_differ,
             "remark": row.remark,
@@ -120,16 +130,35 @@ class Table:
 
     def __rich__(self) -> Group:
         timed = any(entry.latency_ms is not None for entry in self.entries)
-        trained = any(entry.accuracy is not None for entry in self.entries)
+        trained = any(_how_long(entry) for entry in self.entries)
         numbers = ["params\nprinted", "\nours", "MACs\nprinted", "\nthop", "conv\n+fc", "\nexact", "acc. %\nprinted"]
         numbers += ["\nours"] * trained + ["batch 1\nms"] * timed
         table = make_table(f"Table {self.number}. {TITLES[self.number]}", ("\nrow", "\ndataset"), numbers)
         notes = Notes()
         for entry in self.entries:
-            cells = _cells(entry, notes)
-            cells += [notes.mark(_number(entry.accuracy), _how_long(entry))] * trained
-            table.add_row(*cells, *[_number(entry.latency_ms)] * timed)
-        return Group(table, *notes.lines())
+            row = _cells(entry, notes)
+            row += [notes.mark(_number(entry.accuracy), _how_long(entry))] * trained
+            table.add_row(*row, *[_number(entry.latency_ms)] * timed)
+        return Group(table, *notes.lines(), *self._second())
+
+    def _second(self) -> Iterator[RichTable | str]:
+        """What else the paper prints in some of its tables: cells and seconds; and what is saved, by our counts."""
+        if not any(entry.row.cells or entry.row.train_s for entry in self.entries):
+            return
+        table = make_table("", ("\nrow",), ("cells\nprinted", "V100 s\ntrain", "\ninfer.", "saving\nparams", "\nMACs"))
+        for entry in self.entries:
+            row = entry.row
+            table.add_row(row.name, row.cells, _number(row.train_s), _number(row.infer_s), *self._savings(entry))
+        yield ""
+        yield table
+
+    def _savings(self, entry: Entry) -> tuple[str, str]:
+        """How many times fewer parameters and exact MACs the entry has than what it replaces, by our counts."""
+        base = next((e for e in self.entries if e.row.name == entry.row.replaces), None)
+        if base is None or base.counts is None or entry.counts is None:
+            return "", ""
+        ours, theirs = entry.counts, base.counts
+        return f"{theirs.params / ours.params:.1f}x", f"{theirs.exact / ours.exact:.1f}x"
 
 
 class Notes:
@@ -161,10 +190,10 @@ def _letter(n: int) -> str:
 
 def _how_long(entry: Entry) -> str:
     """Of our accuracy, how long and from how many seeds: `ours: 30 epochs, 3 seeds`."""
-    text = entry.own_text
     parts = [] if entry.accuracy is None else [f"ours: {_length(entry.runs, entry.epochs)}"]
-    if text.mean is not None:
-        parts.append(f"as the text reads: {text.mean:.2f} %, {_length(len(text.accuracies), text.epochs)}")
+    for what, own in (("as the text reads", entry.own_text), ("without its Global layers", entry.own_null)):
+        if own.mean is not None:
+            parts.append(f"{what}: {own.mean:.2f} %, {_length(len(own.accuracies), own.epochs)}")
     return "; ".join(parts)
 
 
@@ -219,7 +248,7 @@ def build_table(
     Example:
         >>> table = build_table(1, results=None)
         >>> [(e.row.name, e.params) for e in table.entries]
-        [('ResNet-32', 466906), ('MDEQ (small)', None), ('ResNet-Global', 161850)]
+        [('ResNet-32', 466906), ('MDEQ (small)', 1113850), ('ResNet-Global', 161850)]
     """
     published = rows(number)
     timings = _latencies(published, prepare, progress) if measure_latency else {}
@@ -241,6 +270,7 @@ def build_table(
                 own.epochs,
                 text if text != counts else None,
                 own_text,
+                find_runs(found, row.model, row.dataset, {**row.options, "no_global": True}),
             )
         )
     return Table(number, tuple(entries))

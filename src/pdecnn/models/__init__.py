@@ -9,6 +9,7 @@ from pdecnn.models.hyperbolic import HyperbolicConfig, HyperbolicNet
 from pdecnn.models.lowcost import LowCostConfig, LowCostNet
 from pdecnn.models.mdeq import CifarMDEQ
 from pdecnn.models.mnist import MnistNet, MnistToy
+from pdecnn.models.mnist_micro import MnistMicro
 from pdecnn.models.mobile_global import EfficientNetGlobal, MobileNetV3Global
 from pdecnn.models.neupde import CifarNeuPDE
 from pdecnn.models.odenet import CifarODENet, MnistODENet
@@ -28,6 +29,7 @@ __all__ = [
     "HyperbolicNet",
     "LowCostConfig",
     "LowCostNet",
+    "MnistMicro",
     "MnistNet",
     "MnistODENet",
     "MnistToy",

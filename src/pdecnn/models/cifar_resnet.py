@@ -5,7 +5,8 @@ and a Global layer after each of the first three, whose first guess is the stage
 m = 2 replaces ResNet-56.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,25 @@ class ResNetConfig:
     options: GlobalOptions = PUBLISHED
     low_budget: bool = False
 
+    def changed(
+        self, widths: Sequence[int] | None, blocks: int | None, init: str | None, no_global: bool
+    ) -> "ResNetConfig":
+        """A copy with what is given; a ValueError names what cannot be."""
+        widths = self.widths if widths is None else tuple(widths)
+        if len(widths) != len(self.widths):
+            raise ValueError(f"CifarResNet: expected {len(self.widths)} widths, got {list(widths)}.")
+        if blocks is not None and blocks < 1:
+            raise ValueError(f"CifarResNet: blocks must be at least 1, got {blocks}.")
+        if init not in (None, "identity", "block"):
+            raise ValueError(f"CifarResNet: init must be 'identity' or 'block', got {init!r}.")
+        return dataclasses.replace(
+            self,
+            widths=widths,
+            blocks=self.blocks if blocks is None else blocks,
+            block_init=self.block_init if init is None else init == "block",
+            global_after=() if no_global else self.global_after,
+        )
+
 
 class CifarResNet(ConvNet):
     """A ResNet for 32x32 images: 3x3 stem, stages of halving resolution, average pooling, linear classifier.
@@ -63,6 +83,11 @@ class CifarResNet(ConvNet):
         K: Time steps of the Global layers; the config's by default.
         global_options: Changes to the config's `GlobalOptions`, by name.
         reading: `"counts"` or `"text"`: which of the two the Global layers follow, see `GlobalOptions`.
+        widths: Channels of each stage, as many as the config has; the config's by default.
+        blocks: Residual blocks per stage, m; the config's by default.
+        init: F, the first guess of the Global layers: `"identity"` or `"block"` (a residual block); the config's by
+            default. The side of the coefficient convolutions is `global_options={"kernel_size": 5}`.
+        no_global: Whether to leave the Global layers out: the null of such a net.
         device: Where the parameters live.
         dtype: Type of the parameters.
 
@@ -85,11 +110,16 @@ class CifarResNet(ConvNet):
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
         reading: str = "counts",
+        widths: Sequence[int] | None = None,
+        blocks: int | None = None,
+        init: str | None = None,
+        no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        cfg = cfg.changed(widths, blocks, init, no_global)
         act, norm = resolve_layers(act_layer, norm_layer)
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
         options = cfg.options.changed(K, global_options, reading, cfg.low_budget and num_classes != 100)
@@ -104,8 +134,8 @@ class CifarResNet(ConvNet):
                 stage.append(BasicBlock(channels, width, stride=stride, drop_path=rates[i * cfg.blocks + j], **layers))
                 channels = width
             if i in cfg.global_after:
-                init = BasicBlock(width, width, **layers) if cfg.block_init else None
-                stage.append(options.build(width, init, rates[(i + 1) * cfg.blocks - 1], **layers))
+                guess = BasicBlock(width, width, **layers) if cfg.block_init else None
+                stage.append(options.build(width, guess, rates[(i + 1) * cfg.blocks - 1], **layers))
             self.stages.append(stage)
             self.feature_info.append({"num_chs": width, "reduction": 2**i, "module": f"stages.{i}"})
         self.make_head(channels, global_pool, dd)
