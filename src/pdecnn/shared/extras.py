@@ -8,6 +8,7 @@ _ROOMS = {
     "export": "deploy",
     "executorch": "deploy",
     "ode": "layers",
+    "prune": "condensation",
     "search": "training",
     "symmetry": "symmetry",
     "train": "training",
