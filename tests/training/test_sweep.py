@@ -46,7 +46,7 @@ def taken(folder):
 def test_two_processes_share_the_points(tmp_path):
     both = [start(work, str(tmp_path)) for _ in range(2)]
     for process in both:
-        process.join(120)
+        process.join(400)
         assert process.exitcode == 0
     names = [name for _, name in taken(tmp_path)]
     assert len(names) == len(set(names)) == 6  # every point once
@@ -64,7 +64,7 @@ def test_a_killed_process_leaves_its_point_to_the_next(tmp_path):
     folder = tmp_path / "killed"
     folder.mkdir()
     dead = start(work, str(folder), 10)
-    dead.join(120)
+    dead.join(400)
     assert dead.exitcode == -signal.SIGKILL
     (_, name), *_ = taken(folder)
     sweep = open_sweep(folder)

@@ -10,7 +10,7 @@ import torch
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
-from pdecnn.analysis.lowcost_tables import LowCostTable
+from pdecnn.analysis.lowcost_tables import PaperTable
 from pdecnn.analysis.own_runs import find_runs, read_results
 from pdecnn.analysis.tables import ROUNDS
 from pdecnn.shared.progress import ProgressCallback, begin, counted
@@ -60,7 +60,7 @@ def build_tables(
     measure_latency: bool = False,
     results: str | Path | None = "results",
     progress: ProgressCallback | None = None,
-) -> list[LowCostTable]:
+) -> list[PaperTable]:
     """The table, for `pdecnn tables hyperbolic`.
 
     Our own runs count if their dataset is called `imagenet100` and their model has the row's name and activation.
@@ -96,7 +96,7 @@ def build_tables(
     trained = any(row["accuracy"] is not None for row in rows)
     columns = [*COLUMNS, *["accuracy", "epochs", "runs"] * trained, *["latency_ms"] * bool(timings), "remark"]
     title = "Table 1. Hyperbolic networks, 100 classes of ImageNet (single runs)"
-    return [LowCostTable(title, tuple(columns), tuple(rows))]
+    return [PaperTable(title, tuple(columns), tuple(rows))]
 
 
 def _report(row: Row) -> Any:

@@ -80,7 +80,7 @@ KEYS = (
 
 
 @dataclass(frozen=True)
-class LowCostTable:
+class PaperTable:
     """A table of the paper: a title, the columns to print, and one dict per row with all of `KEYS`."""
 
     title: str
@@ -100,7 +100,7 @@ class LowCostTable:
         return table
 
 
-def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> LowCostTable:
+def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> PaperTable:
     """Table 1 with weights and multiply-adds counted for one size, M of the steps included.
 
     Example:
@@ -133,7 +133,7 @@ def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -
             )
         )
     columns = ("name", "size", "params_published", "params", "macs_published", "macs", "remark")
-    return LowCostTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
+    return PaperTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
 
 
 def accuracy_table(
@@ -141,7 +141,7 @@ def accuracy_table(
     measure_latency: bool = False,
     results: str | Path | None = "results",
     progress: ProgressCallback | None = None,
-) -> LowCostTable:
+) -> PaperTable:
     """Table 2: parameters and accuracy as printed, beside our counts, and our own runs where there are some."""
     own = read_results(results) if results is not None else {}
     timings = _latencies(progress) if measure_latency else {}
@@ -171,7 +171,7 @@ def accuracy_table(
     columns = ["name", "dataset", "size", "params_published", "params", "macs", "accuracy_published"]
     trained = any(row["accuracy"] is not None for row in rows)
     columns += ["accuracy", "epochs", "runs"] * trained + ["latency_ms"] * bool(timings)
-    return LowCostTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
+    return PaperTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
 
 
 def build_tables(
@@ -179,7 +179,7 @@ def build_tables(
     measure_latency: bool = False,
     results: str | Path | None = "results",
     progress: ProgressCallback | None = None,
-) -> Sequence[LowCostTable]:
+) -> Sequence[PaperTable]:
     """All tables of the low-cost paper, for `pdecnn tables lowcost`."""
     return [complexity_table(), accuracy_table(measure_latency=measure_latency, results=results, progress=progress)]
 

@@ -22,12 +22,15 @@ def draw_sweep(rows: Sequence[SweepRow], path: Path) -> None:
     for name, line in lines.items():
         x: list[Any] = [float(r.params[key]) if numeric else values.index(r.params.get(key, "all runs")) for r in line]
         y, spread = [r.mean for r in line], [r.spread or 0.0 for r in line]
-        drawn = axes.errorbar(x, y, yerr=spread, marker="o", markersize=4, capsize=3, label=name or None)
+        style = "-" if numeric else ""
+        drawn = axes.errorbar(x, y, spread, marker="o", markersize=4, capsize=3, linestyle=style, label=name or None)
         for at, row in zip(x, line, strict=True):
             axes.plot([at] * len(row.accuracies), row.accuracies, ".", color=drawn[0].get_color(), alpha=0.4)
     if numeric and len(values) > 2 and min(map(float, values)) > 0 and _ratio(values) >= 10:
         axes.set_xscale("log")
-    axes.set_xticks([float(v) for v in values] if numeric else range(len(values)), values)
+    long = not numeric and max(map(len, values)) > 8
+    turned = {"rotation": 30, "ha": "right"} if long else {}
+    axes.set_xticks([float(v) for v in values] if numeric else range(len(values)), values, **turned)
     axes.minorticks_off()
     axes.set_xlabel(key)
     axes.set_ylabel("accuracy, %")
