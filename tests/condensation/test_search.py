@@ -158,7 +158,11 @@ def test_the_whole_job_searches_says_what_it_chose_and_knows_the_null(net, tmp_p
 
 
 def test_a_table_of_another_device_is_taken_as_it_is(net, made, tmp_path):
-    file = table_of(made).save(tmp_path / "device.json")
+    values = table_of(made).to_dict()
+    for site in values["sites"].values():
+        del site["layers"]["pde K=1"]  # as in tables of those who have no use for it
+    file = tmp_path / "device.json"
+    file.write_text(json.dumps(values))
     arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path / "job"}
     _, report = pdecnn.condense(net, X[:1], **arguments, budget={"latency_ms": 6.0}, latency_table=file)
     assert report.plan.before.ms == 12.0

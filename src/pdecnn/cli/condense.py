@@ -55,12 +55,14 @@ def command(
     input_size: InputSize = None,
     mean: Mean = None,
     std: Std = None,
-    keep: Annotated[int, typer.Option(min=1, help="Blocks that stay in each run.")] = 1,
+    keep: Annotated[int | None, typer.Option(min=1, help="Blocks that stay in each run; 1, in the example 2.")] = None,
     replacement: Annotated[
         str | None,
         typer.Option(help="What replaces the others: pde (default), paper, separable, depthwise, nothing."),
     ] = None,
-    steps: Annotated[int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3, paper: 5.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3 (example: 1), paper: 5.")
+    ] = None,
     width: Annotated[
         float | None, typer.Option(help="Share of channels that stay, such as 0.75, by Torch-Pruning (extra prune).")
     ] = None,
@@ -168,8 +170,9 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
 
 def run(given: dict[str, Any]) -> None:
     """The whole job."""
-    from pdecnn.condensation.example import PRESET
+    from pdecnn.condensation.example import PLAN, PRESET
     from pdecnn.condensation.job import run_job
+    from pdecnn.condensation.replacements import PDE
     from pdecnn.condensation.stages import StoppedError
     from pdecnn.shared.progress import choose_progress
     from pdecnn.training.processes import Processes
@@ -180,6 +183,7 @@ def run(given: dict[str, Any]) -> None:
     try:
         if given["model"] is None:
             rates = dict(PRESET)
+            options = {**(PLAN if given["replacement"] in (None, PDE) and not options["budget"] else {}), **options}
             teacher, loaders = the_example(given)
         else:
             teacher, loaders, base = the_users(given)

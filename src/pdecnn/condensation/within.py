@@ -100,6 +100,7 @@ def plan_within(
     )
     if table:
         say(f"{table.runtime}, {table.threads} thread(s): {table.ms:.3f} ms before")
+        names = [n for n in names if all(n in site.layers for site in table.sites.values())]
     inputs, held = _calibration(data, teacher, full)
     harms = _kept(
         folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, names, seed=seed, progress=progress)
