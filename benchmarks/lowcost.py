@@ -1,11 +1,13 @@
 """Reaction-diffusion steps against what PyTorch has for them, and the three sweeps of the paper's Figure 1.
 
     python benchmarks/lowcost.py                # the bars and the sweeps -> benchmarks/results/lowcost.json and .png
+    python benchmarks/lowcost.py --published    # the sweeps at the sizes of the paper -> results/lowcost-published.*
     python benchmarks/lowcost.py --calibrate    # the table that chooses the spectral method, kept in the package
 
 All candidates of a comparison are timed in interleaved rounds. The sweeps divide the time of a fully coupled library
-convolution by that of each candidate, forward only, as the paper; above 1 the candidate wins. The paper's defaults
-(batch 64, 64x64, 256 channels) are scaled down to batch 16, 32x32, 64 channels.
+convolution by that of each candidate, forward only, as the paper; above 1 the candidate wins. The paper's sizes (batch
+64, 64x64, 256 channels, on a GPU) are scaled down to batch 16, 32x32, 64 channels unless `--published` is given or
+`--batch`, `--side` and `--channels` say otherwise; the JSON and the figure tell the sizes.
 """
 
 import argparse
@@ -157,7 +159,16 @@ def calibrate(sizes: list[int], rounds: int, seconds: float) -> None:
     TABLE.write_text(json.dumps({"environment": environment(), "milliseconds": rows}, indent=1) + "\n")
 
 
-def plot(sweeps: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
+def sweep(batch: int, side: int, channels: int, limits: dict[str, Any]) -> dict[str, dict[int, dict[str, float]]]:
+    """The three sweeps of Figure 1, each around the given sizes."""
+    return {
+        "image size": {n: coupled(batch, channels, n, 3, **limits) for n in (side // 4, side // 2, side, 2 * side)},
+        "stencil size": {m: coupled(batch, channels, side, m, **limits) for m in (3, 5, 7)},
+        "channels": {C: coupled(batch, C, side, 3, **limits) for C in (16, 32, 64, 128, 256)},
+    }
+
+
+def plot(sweeps: dict[str, dict[str, dict[str, float]]], sizes: str, path: Path) -> None:
     """The three panels of Figure 1."""
     import matplotlib
 
@@ -171,6 +182,7 @@ def plot(sweeps: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
             axis.plot(x, [row[name] for row in points.values()], marker="o", label=name)
         axis.axhline(1, color="grey", linewidth=0.8)
         axis.set(xlabel=title, ylabel="time of full convolution / ours", yscale="log")
+    figure.suptitle(sizes, fontsize=10)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=120)
 
@@ -182,7 +194,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=6.0, help="at most this long for each comparison")
+    parser.add_argument("--published", action="store_true", help="the sweeps alone, at the sizes of the paper")
+    parser.add_argument("--batch", type=int, help="images of a sweep; 16")
+    parser.add_argument("--side", type=int, help="side of the images of a sweep; 32")
+    parser.add_argument("--channels", type=int, help="channels of a sweep; 64")
     args = parser.parse_args()
+    batch, side, channels = (64, 64, 256) if args.published else (16, 32, 64)
+    batch, side, channels = args.batch or batch, args.side or side, args.channels or channels
     limits: dict[str, Any] = {"rounds": args.rounds, "seconds": args.seconds}
     torch.manual_seed(0)
     with threads(args.threads):
@@ -190,17 +208,18 @@ def main() -> None:
             calibrate(args.sizes, **limits)
             return
         results: dict[str, Any] = {"environment": environment(), "threads": args.threads}
-        results["implicit, forward + backward"] = {n: implicit_bar(n, **limits) for n in (8, 16, 24, 32, 48, 64)}
-        results["explicit step, forward + backward"] = {n: explicit_bar(n, **limits) for n in (8, 16, 32)}
-        sweeps = {
-            "image size": {n: coupled(16, 64, n, 3, **limits) for n in (8, 16, 32, 64)},
-            "stencil size": {m: coupled(16, 64, 32, m, **limits) for m in (3, 5, 7)},
-            "channels": {C: coupled(16, C, 32, 3, **limits) for C in (16, 32, 64, 128, 256)},
-        }
+        if not args.published:
+            results["implicit, forward + backward"] = {n: implicit_bar(n, **limits) for n in (8, 16, 24, 32, 48, 64)}
+            results["explicit step, forward + backward"] = {n: explicit_bar(n, **limits) for n in (8, 16, 32)}
+        sweeps = sweep(batch, side, channels, limits)
+        results["sizes"] = {"batch": batch, "side": side, "channels": channels}
         results["full convolution / ours, forward"] = sweeps
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "lowcost.json").write_text(json.dumps(results, indent=1) + "\n")
-    plot({k: {str(x): row for x, row in v.items()} for k, v in sweeps.items()}, RESULTS / "lowcost.png")
+    file = RESULTS / ("lowcost-published.json" if args.published else "lowcost.json")
+    file.write_text(json.dumps(results, indent=1) + "\n")
+    sizes = f"batch {batch}, {side}x{side}, {channels} channels, 3x3"
+    sizes += "" if (batch, side, channels) == (64, 64, 256) else " (the paper: batch 64, 64x64, 256 channels)"
+    plot({k: {str(x): row for x, row in v.items()} for k, v in sweeps.items()}, sizes, file.with_suffix(".png"))
     print(json.dumps({k: v for k, v in results.items() if k != "environment"}, indent=1))
 
 

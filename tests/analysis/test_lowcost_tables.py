@@ -18,6 +18,23 @@ def test_complexity_is_counted():
     assert 0 <= stencil <= 25 * 25 * c + 25 * c
 
 
+def test_table_1_prints_what_the_paper_prints():
+    """Four rows [RD, Table 1], each cost as it stands there; what is ours says so."""
+    rows = complexity_table(channels=8, side=4).rows
+    printed = {row["name"]: row["macs_published"] for row in rows if row["macs_published"] is not None}
+    assert printed == {
+        "fully coupled": "n m^2 c^2",
+        "explicit": "n (m^2 c + c^2)",
+        "implicit": "n (c log n + c^2)",
+        "circulant": "(n c) log(c n)",
+    }
+    remarks = {row["name"]: row["remark"] for row in rows if row["remark"]}
+    assert remarks == {
+        "circulant": "printed without the n c^2 of M, which we count",
+        "linearmix": "not in the paper's table",
+    }
+
+
 def test_table_2_holds_printed_and_own_numbers(tmp_path):
     (tmp_path / "run.json").write_text(
         json.dumps({"model": "lowcost_implicit_a", "dataset": "cifar10", "accuracy": [80.0, 82.0]})

@@ -26,9 +26,9 @@ EQUATIONS = [Equation3, Equation4, Equation5, Equation6, Equation7]
 N, SIDE = 2, 6
 
 
-def build(kind, n=4, m=None, stride=1, f=None, shared=True, seed=0):
+def build(kind, n=4, m=None, stride=1, f=None, shared=True, seed=0, **options):
     torch.manual_seed(seed)
-    options = {} if kind is CPBlock else {"shared": shared}
+    options |= {} if kind is CPBlock else {"shared": shared}
     block = kind(n, m, f=f, stride=stride, dtype=torch.float64, **options)
     for module in block.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -102,6 +102,42 @@ def by_hand(block, u):
 def test_blocks_compute_their_equation(kind, shared, stride):
     block = build(kind, 4, 8 if stride == 2 else None, stride, shared=shared)
     torch.testing.assert_close(block.rhs(state()), by_hand(block, state()), rtol=1e-10, atol=1e-10)
+
+
+def conv_rows(conv, a, block):
+    """The rows of derivative a."""
+    return conv.weight[a * block.m : (a + 1) * block.m, :, 0, 0]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shared", [True, False])
+def test_equation_4_as_the_text_has_it(shared, stride):
+    """`sum_a (C^a u)_i (sum_j A^a_ij D_a u_j)`: a matrix C for each derivative [LSB23, Eq. (4)]."""
+    block = build(Equation4, 4, 8 if stride == 2 else None, stride, shared=shared, reading="text")
+    u, expected = state(), 0.0
+    for a in range(block.f):
+        d = [normed(block.norm_expand, j * block.f + a, D(block, u[:, j], j, a, stride)) for j in range(block.n)]
+        A, C = conv_rows(block.mix, a, block), conv_rows(block.coefficients, a, block)
+        Cu = torch.einsum("mc,ncyx->nmyx", C, u[:, :, ::stride, ::stride])
+        expected = expected + Cu * torch.einsum("mj,njyx->nmyx", A, torch.stack(d, 1))
+    torch.testing.assert_close(block.rhs(u), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_equation_5_ends_in_a_norm_as_the_text_has_it():
+    u = state()
+    block = build(Equation5, reading="text")
+    torch.testing.assert_close(block(u), block.norm(by_hand(block, u)) + u)
+    assert isinstance(block.norm, nn.BatchNorm2d)
+    assert isinstance(build(Equation5).norm, nn.Identity)
+    block.zero_init_last()
+    assert not block.norm.weight.any()
+
+
+@pytest.mark.parametrize("kind", EQUATIONS)
+def test_readings_are_named(kind):
+    assert "reading='text'" in repr(kind(4, reading="text"))
+    with pytest.raises(ValueError, match="reading must be one of 'counts', 'text', got 'code'"):
+        kind(4, reading="code")
 
 
 @pytest.mark.parametrize("kind", [*EQUATIONS, CPBlock])
@@ -184,7 +220,7 @@ def test_weight_variation_is_the_squared_difference_of_neighbours():
     torch.testing.assert_close(weight_variation(blocks), expected)
     blocks[1].load_state_dict(blocks[0].state_dict())
     assert weight_variation(blocks) == 0
-    with pytest.raises(ValueError, match=r"no two neighbouring blocks \(QuasilinearBlock\)"):
+    with pytest.raises(ValueError, match=r"no two neighbouring blocks \(QuasilinearBlock, WaveBlock\)"):
         weight_variation(nn.Sequential(Equation3(3), Equation3(3, 6, stride=2)))
 
 

@@ -169,3 +169,79 @@ def test_toy_velocities_are_one_signed_map():
     assert (D_x, D_y) == (1.0, 1.0)
     with pytest.raises(ValueError, match="cfg must be one of 'conv', 'residual', 'global', got 'ode'"):
         MnistToy("ode")
+
+
+@pytest.mark.parametrize("name", ["cifar_resnet56_global", "cifar_densenet_bc100_global", "cifar_wrn40_4_global"])
+def test_the_two_readings_of_the_paper(name):
+    """The text: depth-wise coefficients, and the state before the first is the first guess. The counts: as built."""
+    by_text = [m for m in timm.create_model(name, reading="text").modules() if isinstance(m, GlobalLayer)]
+    by_counts = [m for m in timm.create_model(name).modules() if isinstance(m, GlobalLayer)]
+    assert {m.h_prev for m in by_text} == {"init"}
+    assert {m.h_prev for m in by_counts} == {"input"}
+    for m in by_text:
+        assert m.diffusion.op_x.groups == m.velocity.op_x.groups == m.channels
+    assert all(hasattr(m.diffusion, "op_x") == ("densenet" in name) for m in by_counts)
+
+
+def test_the_text_has_constant_diffusion_at_low_budget_on_cifar10():
+    for name in ("cifar_resnet_tiny_global", "cifar_wrn_tiny_global", "cifar_darts_tiny_global"):
+        for classes, constant in ((10, True), (100, False)):
+            model = timm.create_model(name, reading="text", num_classes=classes)
+            layers = [m for m in model.modules() if isinstance(m, GlobalLayer)]
+            assert all((getattr(m.diffusion, "x", None) == 1.0) == constant for m in layers)
+    own = timm.create_model("cifar_resnet_tiny_global", reading="text", global_options={"h_prev": "input"})
+    assert {m.h_prev for m in own.modules() if isinstance(m, GlobalLayer)} == {"input"}  # the user's word is the last
+    with pytest.raises(ValueError, match="reading must be one of 'counts', 'text', got 'code'"):
+        timm.create_model("cifar_resnet_tiny_global", reading="code")
+
+
+def test_the_toy_takes_another_velocity():
+    """The published toy has u = v = q; a velocity that the user asks for is not overwritten by it."""
+    (layer,) = (m for m in timm.create_model("mnist_toy_global").modules() if isinstance(m, GlobalLayer))
+    assert layer.coefficients(torch.randn(1, 1, 8, 8))[0].shape == (1, 1, 8, 8)
+    for velocity in (0.5, "depthwise"):
+        toy = timm.create_model("mnist_toy_global", global_options={"velocity": velocity})
+        (layer,) = (m for m in toy.modules() if isinstance(m, GlobalLayer))
+        u, v, _, _ = layer.coefficients(torch.randn(1, 1, 8, 8))
+        assert u == v == 0.5 if velocity == 0.5 else u is not v
+
+
+def test_width_depth_and_first_guess_are_options():
+    base = timm.create_model("cifar_resnet32_global")
+    deep = timm.create_model("cifar_resnet32_global", blocks=2, widths=[8, 16, 32, 32], init="block")
+    layers = [m for m in deep.modules() if isinstance(m, GlobalLayer)]
+    assert [m.channels for m in layers] == [8, 16, 32]
+    assert [type(m.init).__name__ for m in layers] == ["BasicBlock"] * 3
+    assert [len(stage) for stage in deep.stages] == [3, 3, 3, 2]
+    wide = timm.create_model("cifar_resnet32_global", global_options={"kernel_size": 5})
+    extra = sum(p.numel() for p in wide.parameters()) - sum(p.numel() for p in base.parameters())
+    assert extra == 4 * (25 - 9) * (16 + 32 + 64)
+    same = timm.create_model("cifar_wrn40_4_global", init="identity", device="meta")
+    assert all(isinstance(m.init, nn.Identity) for m in same.modules() if isinstance(m, GlobalLayer))
+    for wrong, message in (
+        ({"widths": [8, 16]}, r"expected 4 widths, got \[8, 16\]"),
+        ({"blocks": 0}, "blocks must be at least 1, got 0"),
+        ({"init": "cell"}, "init must be 'identity' or 'block', got 'cell'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            timm.create_model("cifar_resnet32_global", **wrong)
+
+
+def test_the_null_is_the_net_without_its_global_layers():
+    null = timm.create_model("cifar_resnet_tiny_global", no_global=True)
+    assert not any(isinstance(m, GlobalLayer) for m in null.modules())
+    full = timm.create_model("cifar_resnet_tiny_global")
+    layers = sum(p.numel() for m in full.modules() if isinstance(m, GlobalLayer) for p in m.parameters())
+    assert sum(p.numel() for p in null.parameters()) == sum(p.numel() for p in full.parameters()) - layers
+    assert null(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_the_micro_net_moves_values_between_pixels_by_pdes_alone():
+    net = timm.create_model("mnist_micro_global").eval()
+    assert sum(p.numel() for p in net.parameters()) == 698
+    layers = [m for m in net.modules() if isinstance(m, GlobalLayer)]
+    assert [m.channels for m in layers] == [8, 12, 12]
+    assert [m.kernel_size for m in net.modules() if isinstance(m, nn.Conv2d)] == [(3, 3), (1, 1), (1, 1)]
+    null = timm.create_model("mnist_micro_global", no_global=True)
+    assert sum(p.numel() for p in null.parameters()) == 698 - 4 * (8 + 12 + 12)
+    assert not any(isinstance(m, GlobalLayer) for m in null.modules())

@@ -50,6 +50,29 @@ def test_parameters_by_formula(equation, f, suffix, shared):
     assert count(name, num_classes=100) == matrices + norms + stencils + K
 
 
+def test_parameters_as_the_text_reads():
+    """Equation (4) with a C for each derivative and Equation (5) with a norm at its end; both exceed the table."""
+    assert (
+        count("hyperbolic50_eq4", num_classes=100, reading="text") == 8 * N1 + 2 * (4 * S1 + S2) + 576 + K == 8_952_932
+    )
+    assert count("hyperbolic50_eq5", num_classes=100, reading="text") == 4_259_556 + 2 * S2 == 4_267_108
+    for name in ("hyperbolic50_eq3", "hyperbolic50_eq6", "hyperbolic50_eq7", "hyperbolic50_cp"):
+        assert count(name, reading="text") == count(name)
+
+
+@pytest.mark.parametrize("equation", ["eq3", "eq4", "eq5", "eq6", "eq7"])
+def test_variants_of_the_paper_are_options_of_the_small_nets(equation):
+    """No weight sharing, six stencils, another ball: keywords of every net, so that a recipe can name them."""
+    net = timm.create_model("cifar_hyperbolic_eq3", equation=equation, f=6, shared=False, activation="hardball")
+    by_name = timm.create_model(f"cifar_hyperbolic_{equation}", f=6, shared=False, activation="hardball")
+    assert [p.shape for p in net.parameters()] == [p.shape for p in by_name.parameters()]
+    assert {(b.f, b.shared) for b in net.blocks()} == {(6, False)}
+    assert {type(b.act) for b in net.blocks()} == {nn.Identity, HardBall}
+    assert net.eval()(torch.randn(1, 3, 32, 32)).shape == (1, 10)
+    small = timm.create_model("cifar_hyperbolic_eq3", widths=[8, 16], depths=[1, 2])
+    assert [(b.n, b.m) for b in small.blocks()] == [(8, 8), (8, 16), (16, 16)]
+
+
 def test_shapes_from_224_pixels():
     model = timm.create_model("hyperbolic50_eq3", num_classes=100).eval()
     sides = []
@@ -128,7 +151,7 @@ def test_a_compiled_graph_has_no_breaks():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="equation must be one of eq3, eq4, eq5, eq6, eq7, cp, got 'eq8'"):
+    with pytest.raises(ValueError, match=r"equation must be one of eq3, .*, cp, lifted, tensor, got 'eq8'"):
         HyperbolicConfig("eq8")
     with pytest.raises(ValueError, match="activation_at must be 'all' or 'ds', got 'some'"):
         HyperbolicConfig(activation_at="some")

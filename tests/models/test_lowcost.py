@@ -185,3 +185,35 @@ def test_replace_convs_bad_input():
         pdecnn.replace_convs(nn.Conv2d(3, 3, 3), "magic")
     with pytest.raises(ValueError, match="Linear has no convolution"):
         pdecnn.replace_convs(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_wider_stencils_and_more_steps_are_options(step):
+    """Only the taps grow: 25 instead of 9 for each channel of each stencil, in every step and connecting layer."""
+    wide = timm.create_model(f"lowcost_{step}_tiny", kernel_size=5, steps=2)
+    narrow = timm.create_model(f"lowcost_{step}_tiny", steps=2)
+    assert [len(stage) for stage in wide.stages] == [3, 3, 3]
+    taps = {"resnet": lambda c: 2 * 2 * c * c + c, "linearmix": lambda c: 2 * 2 * c + c}.get(step, lambda c: 2 * c + c)
+    assert count(wide) - count(narrow) == 16 * sum(taps(c) for c in (8, 16, 32))
+    assert wide.eval()(torch.randn(1, 3, 32, 32)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("connect", ["pointwise", "strided"])
+def test_the_other_connecting_layers(connect):
+    """1x1 to twice the channels: strided is the pooled one at every second pixel where features are constant."""
+    torch.manual_seed(0)
+    model = timm.create_model("lowcost_explicit_tiny", connect=connect).eval()
+    layer = model.stages[0][-1]
+    y = torch.randn(2, 8, 6, 6)
+    out = layer(y)
+    expected = layer.norm(nn.functional.conv2d(y, layer.pointwise.weight))
+    expected = expected[:, :, ::2, ::2] if connect == "strided" else nn.functional.avg_pool2d(expected, 2)
+    torch.testing.assert_close(out, expected)
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 10)
+    assert count(model) == count(timm.create_model("lowcost_explicit_tiny")) + sum(
+        2 * c * c - 9 * c for c in (8, 16, 32)
+    )
+    with pytest.raises(ValueError, match="connect must be one of 'concat', 'pointwise', 'strided', got 'conv'"):
+        timm.create_model("lowcost_explicit_tiny", connect="conv")
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        timm.create_model("lowcost_explicit_tiny", steps=0)

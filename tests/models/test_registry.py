@@ -19,10 +19,17 @@ GLOBAL = [name for name in NAMES if "global" in name]
 UNUSED = {"mnist_toy_conv": ("stages.1.0.norm.weight", "stages.1.0.norm.bias")}
 
 # Fewer than three feature levels: one equilibrium holds all scales; one ODE is all the net.
-LEVELS = {"cifar_mdeq": 2, "cifar_mdeq_tiny": 2, "mnist_odenet": 1}
+LEVELS = {
+    "cifar_mdeq": 2,
+    "cifar_mdeq_small": 2,
+    "cifar_mdeq_tiny": 2,
+    "mnist_micro_global": 2,
+    "mnist_neupde": 1,
+    "mnist_odenet": 1,
+}
 
 # The number of iterations of these depends on the data, so that no one graph holds them.
-EAGER_ONLY = ("cifar_mdeq", "cifar_mdeq_tiny", "mnist_odenet")
+EAGER_ONLY = ("cifar_mdeq", "cifar_mdeq_small", "cifar_mdeq_tiny", "mnist_odenet")
 
 
 @cache

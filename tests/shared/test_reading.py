@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import nn
 
-from pdecnn.analysis.tables import read_results
+from pdecnn.analysis.own_runs import find_runs, read_results
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.reading import FileError, parse_json
 from pdecnn.shared.yaml_files import dump_yaml, parse_yaml
@@ -355,13 +355,14 @@ def test_a_damaged_result_is_named_and_passed_over(tmp_path, content):
     (tmp_path / "b.json").write_text(json.dumps(GOOD))
     with pytest.warns(UserWarning, match=r"tables: .*a\.json.* passed over"):
         found = read_results(tmp_path)
-    assert {key: own.accuracies for key, own in found.items()} == {("cifar_resnet32", "CIFAR-10"): [92.0]}
+    assert [own.accuracies for own in found.values()] == [[92.0]]
+    assert find_runs(found, "cifar_resnet32", "CIFAR-10").accuracies == [92.0]
 
 
 def test_results_of_another_form_are_not_ours(tmp_path, recwarn):
     for i, content in enumerate(([1, "a"], {"model": "x"}, {**GOOD, "recipe": 3}, {**GOOD, "recipe": {"model": []}})):
         (tmp_path / f"{i}.json").write_text(json.dumps(content))
-    assert read_results(tmp_path)["cifar_resnet32", "CIFAR-10"].accuracies == [92.0, 92.0]
+    assert find_runs(read_results(tmp_path), "cifar_resnet32", "CIFAR-10").accuracies == [92.0, 92.0]
     assert not recwarn.list
 
 

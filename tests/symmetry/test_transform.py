@@ -84,6 +84,15 @@ def test_factored_equations_keep_the_monomial_group(equation, shared, activation
     assert verify(net, transform(net, elements(*groups, widths=widths)), images()) < 1e-12
 
 
+@pytest.mark.parametrize("equation", ["eq4", "eq5"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_so_do_they_as_the_text_reads(equation, shared):
+    net = network(equation, "softball", shared=shared, reading="text")
+    widths = (8, 16) if equation == "eq5" else (8, 12)
+    assert verify(net, transform(net, elements(MONOMIAL, SIGNED, widths=widths)), images()) < 1e-12
+    assert verify(net, transform(net, elements(O, O, widths=widths), force=True), images()) > 1e-2
+
+
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("group", [O, GL])
 def test_factored_equations_do_not_carry_the_full_group(equation, group):

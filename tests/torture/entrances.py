@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-from pdecnn.analysis.tables import read_results
+from pdecnn.analysis.own_runs import read_results
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.reading import FileError
 from pdecnn.training import Recipe, load_checkpoint, load_recipe, save_checkpoint

@@ -3,12 +3,13 @@
 import math
 
 import pytest
+import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_toys import recipe
 
-from pdecnn.training import Recipe, RecipeError, list_recipes, load_recipe
+from pdecnn.training import Recipe, RecipeError, build_model, list_recipes, load_recipe
 
 MINIMAL = {"model": {"name": "test_resnet"}, "data": {"name": "fashion-mini"}, "epochs": 2}
 
@@ -173,3 +174,13 @@ def test_a_shorter_run_has_a_shorter_warm_up():
 def test_an_unknown_setting_is_told_with_the_close_one():
     with pytest.raises(RecipeError, match=r"no setting 'data\.batchsize'\. Close: 'batch_size'"):
         Recipe.parse(MINIMAL).override(["data.batchsize=3"])
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("paper/darts")])
+def test_darts_recipes_build_the_auxiliary_head_that_they_weigh(name):
+    settings = load_recipe(name)
+    model = build_model(settings.model.model_dump())
+    assert settings.loss.aux_weight == 0.4
+    assert model.aux is not None
+    outputs = model.train()(torch.randn(2, 3, 32, 32))
+    assert [q.shape[1] for q in outputs] == [model.num_classes] * 2

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 import pdecnn.models._weights as weights_module
 from pdecnn.models._base import cifar_cfg
 from pdecnn.models._weights import WEIGHTS, shipped
+from pdecnn.training.datasets import load_sample
 
 FILES = sorted(WEIGHTS.glob("*.safetensors"))
 
@@ -21,6 +22,32 @@ def test_pretrained_weights_load_by_their_tag(file):
     for key, value in load_file(file).items():
         assert torch.equal(model.state_dict()[key], value), key
     assert file.stat().st_size < 1_000_000
+
+
+# of the images that ship: right answers, images, mean cross entropy
+ON_THE_SAMPLE = {
+    "cifar_resnet_tiny.cifar10": (80, 100, 0.49691),
+    "cifar_resnet_tiny_global.cifar10": (80, 100, 0.52187),
+    "fashion_hyperbolic_cp.fashion_mini": (836, 1000, 0.44073),
+    "fashion_resnet32.fashion_mini": (877, 1000, 0.33406),
+    "mnist_toy_conv.mnist": (188, 200, 0.18307),
+    "mnist_toy_global.mnist": (193, 200, 0.10819),
+    "mnist_toy_residual.mnist": (189, 200, 0.18569),
+}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_weights_answer_as_they_did_when_they_were_measured(file):
+    """The accuracies in results/ and README are those of these very weights, in a network that is built as then."""
+    right, total, loss = ON_THE_SAMPLE[file.stem]
+    model = timm.create_model(file.stem, pretrained=True).eval()
+    sample = load_sample(file.stem.partition(".")[2].replace("_", "-"))
+    mean, std = (torch.tensor(model.pretrained_cfg[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        logits = model((sample.x / 255 - mean) / std)
+    assert len(sample) == total
+    assert abs(int((logits.argmax(1) == sample.y).sum()) - right) <= total // 200  # a tie may fall the other way
+    assert torch.nn.functional.cross_entropy(logits, sample.y).item() == pytest.approx(loss, abs=2e-4)
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if f.stem.endswith((".mnist", ".cifar10"))], ids=lambda f: f.stem)

@@ -13,7 +13,8 @@ from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
-from pdecnn.analysis.tables import ROUNDS, OwnRuns, read_results
+from pdecnn.analysis.own_runs import find_runs, read_results
+from pdecnn.analysis.tables import ROUNDS
 from pdecnn.layers import (
     CirculantReactionDiffusion,
     ExplicitReactionDiffusion,
@@ -50,15 +51,15 @@ PARAMS = {
     "implicit": _REACTION_DIFFUSION,
     "circulant": _REACTION_DIFFUSION,
 }
-# layer -> weights and cost as printed, for n pixels, c channels and an m x m stencil
+# layer -> weights, cost and our remark; as printed, for n pixels, c channels and an m x m stencil
 COMPLEXITY = {
-    "fully coupled": ("m^2 c^2", "n m^2 c^2"),
-    "linearmix": ("m^2 c + c^2", "n (m^2 c + c^2)"),
-    "explicit": ("m^2 c + c^2", "n (m^2 c + c^2)"),
-    "implicit": ("m^2 c + c^2", "n (c log n + c^2)"),
-    "circulant": ("m^2 c + c^2", "n c log(c n), and n c^2 for M"),
+    "fully coupled": ("m^2 c^2", "n m^2 c^2", ""),
+    "explicit": ("m^2 c + c^2", "n (m^2 c + c^2)", ""),
+    "implicit": ("m^2 c + c^2", "n (c log n + c^2)", ""),
+    "circulant": ("m^2 c + c^2", "(n c) log(c n)", "printed without the n c^2 of M, which we count"),
+    "linearmix": (None, None, "not in the paper's table"),
 }
-TEXTS = ("name", "dataset", "model", "size")
+TEXTS = ("name", "dataset", "model", "size", "activation", "remark")
 KEYS = (
     "table",
     "name",
@@ -74,11 +75,12 @@ KEYS = (
     "runs",
     "epochs",
     "latency_ms",
+    "remark",
 )
 
 
 @dataclass(frozen=True)
-class LowCostTable:
+class PaperTable:
     """A table of the paper: a title, the columns to print, and one dict per row with all of `KEYS`."""
 
     title: str
@@ -98,25 +100,25 @@ class LowCostTable:
         return table
 
 
-def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> LowCostTable:
+def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> PaperTable:
     """Table 1 with weights and multiply-adds counted for one size, M of the steps included.
 
     Example:
         >>> [(row["name"], row["params"]) for row in complexity_table(channels=8, side=4).rows][:2]
-        [('fully coupled', 576), ('linearmix', 136)]
+        [('fully coupled', 576), ('explicit', 136)]
     """
     m = kernel_size
     layers: dict[str, nn.Module] = {
         "fully coupled": nn.Conv2d(channels, channels, m, padding=m // 2, bias=False),
-        "linearmix": LinearMixConv2d(channels, m),
         "explicit": ExplicitReactionDiffusion(channels, kernel_size=m),
         "implicit": ImplicitReactionDiffusion(channels, kernel_size=m),
         "circulant": CirculantReactionDiffusion(channels, kernel_size=m),
+        "linearmix": LinearMixConv2d(channels, m),
     }
     size = f"c={channels}, {side}x{side}, m={m}"
     rows = []
     for name, layer in layers.items():
-        weights, cost = COMPLEXITY[name]
+        weights, cost, remark = COMPLEXITY[name]
         report = profile(layer.eval(), torch.zeros(1, channels, side, side))
         rows.append(
             _row(
@@ -127,10 +129,11 @@ def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -
                 params=report.params,
                 macs_published=cost,
                 macs=report.exact,
+                remark=remark or None,
             )
         )
-    columns = ("name", "size", "params_published", "params", "macs_published", "macs")
-    return LowCostTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
+    columns = ("name", "size", "params_published", "params", "macs_published", "macs", "remark")
+    return PaperTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
 
 
 def accuracy_table(
@@ -138,7 +141,7 @@ def accuracy_table(
     measure_latency: bool = False,
     results: str | Path | None = "results",
     progress: ProgressCallback | None = None,
-) -> LowCostTable:
+) -> PaperTable:
     """Table 2: parameters and accuracy as printed, beside our counts, and our own runs where there are some."""
     own = read_results(results) if results is not None else {}
     timings = _latencies(progress) if measure_latency else {}
@@ -146,7 +149,7 @@ def accuracy_table(
     for step, accuracies in counted(ACCURACIES.items(), progress, "counting the low-cost networks"):
         for (dataset, size), printed in zip(COLUMNS, accuracies, strict=True):
             model, classes = f"lowcost_{step}_{size}", 100 if dataset == "CIFAR-100" else 10
-            runs = own.get((model, dataset), OwnRuns())
+            runs = find_runs(own, model, dataset)
             params, macs = _count(model, classes, 96 if dataset == "STL-10" else 32)
             rows.append(
                 _row(
@@ -168,7 +171,7 @@ def accuracy_table(
     columns = ["name", "dataset", "size", "params_published", "params", "macs", "accuracy_published"]
     trained = any(row["accuracy"] is not None for row in rows)
     columns += ["accuracy", "epochs", "runs"] * trained + ["latency_ms"] * bool(timings)
-    return LowCostTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
+    return PaperTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
 
 
 def build_tables(
@@ -176,7 +179,7 @@ def build_tables(
     measure_latency: bool = False,
     results: str | Path | None = "results",
     progress: ProgressCallback | None = None,
-) -> Sequence[LowCostTable]:
+) -> Sequence[PaperTable]:
     """All tables of the low-cost paper, for `pdecnn tables lowcost`."""
     return [complexity_table(), accuracy_table(measure_latency=measure_latency, results=results, progress=progress)]
 

@@ -40,6 +40,10 @@ class Row:
         with_classifier: Whether the published parameters include those of the classifier.
         params_differ: Why the published parameters are not met; empty if they are.
         macs_differ: Why the published MACs are not met; empty if they are.
+        cells: Blocks of the original net and Global layers, as printed, such as `"6+3"`.
+        train_s: Seconds of a training pass on a V100, as printed.
+        infer_s: Seconds of an inference pass on a V100, as printed.
+        replaces: Name of the row of the same table whose net this one condenses.
         remark: Anything else that the paper prints in this row.
     """
 
@@ -55,12 +59,21 @@ class Row:
     with_classifier: bool = True
     params_differ: str = ""
     macs_differ: str = ""
+    cells: str = ""
+    train_s: float | None = None
+    infer_s: float | None = None
+    replaces: str = ""
     remark: str = ""
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
         """One image of the dataset."""
         return {"MNIST": (1, 1, 28, 28), "ImageNet": (1, 3, 224, 224)}.get(self.dataset, (1, 3, 32, 32))
+
+    @property
+    def has_readings(self) -> bool:
+        """Whether the network can be built as the counts and as the text have it, see `GlobalOptions`."""
+        return "_global" in self.model and "toy" not in self.model and self.dataset != "ImageNet"
 
     @property
     def num_classes(self) -> int:
@@ -128,9 +141,21 @@ _RESNET32_GLOBAL = ("ResNet-Global", "cifar_resnet32_global", (91.93, "162K", "1
 
 ROWS: tuple[Row, ...] = (
     # Table 1
-    *_cifar(*_RESNET32[:3], table=1, params_differ=OPTION_B, remark="V100 s per pass, train / inference: 78 / 4.45"),
-    Row(1, "MDEQ (small)", "CIFAR-10", 92.28, "1.1M", "1.5B", remark="V100 s per pass: 409 / 23.32"),
-    *_cifar(*_RESNET32_GLOBAL[:3], table=1, remark="V100 s per pass: 24 / 1.91"),
+    *_cifar(*_RESNET32[:3], table=1, params_differ=OPTION_B, train_s=78.0, infer_s=4.45),
+    Row(
+        1,
+        "MDEQ (small)",
+        "CIFAR-10",
+        92.28,
+        "1.1M",
+        "1.5B",
+        "cifar_mdeq_small",
+        macs_differ="depends on the number of evaluations; counted for 18",
+        train_s=409.0,
+        infer_s=23.32,
+        remark="the widths are ours: those of its authors are not known",
+    ),
+    *_cifar(*_RESNET32_GLOBAL[:3], table=1, cells="3+3", train_s=24.0, infer_s=1.91, replaces="ResNet-32"),
     # Table 2
     Row(2, "toy CNN", "MNIST", 92.01, "524", "", "mnist_toy_conv", remark="in the text, not in the table"),
     Row(2, "toy residual", "MNIST", 92.53, "524", "", "mnist_toy_residual", remark="in the text, not in the table"),
@@ -157,7 +182,18 @@ ROWS: tuple[Row, ...] = (
         params_differ=LITERATURE,
         macs_differ=EVALUATIONS,
     ),
-    Row(2, "NeuPDE", "MNIST", 99.49, "180K", "50M", remark="MACs from the poster"),
+    Row(
+        2,
+        "NeuPDE",
+        "MNIST",
+        99.49,
+        "180K",
+        "50M",
+        "mnist_neupde",
+        convention="conv_fc",
+        macs_differ="22M counted with five steps; neither its steps nor its layers are at hand",
+        remark="MACs from the poster",
+    ),
     Row(2, "ResNet-Global", "MNIST", 99.51, "136K", "14M", "mnist_resnet_global"),
     Row(2, "ResNet, < 5M MAC", "MNIST", 99.61, "33.3K", "5.7M", "mnist_resnet_tiny"),
     Row(
@@ -253,7 +289,9 @@ ROWS: tuple[Row, ...] = (
         "127M",
         "cifar_resnet56",
         params_differ="855,770 counted, with the shortcuts that the figure of CIFAR-100 demands",
-        remark="27+0 cells, 119 / 6.71 s",
+        cells="27+0",
+        train_s=119.0,
+        infer_s=6.71,
     ),
     Row(
         4,
@@ -263,10 +301,23 @@ ROWS: tuple[Row, ...] = (
         "330K",
         "30M",
         "cifar_resnet56_global",
-        remark="6+3 cells (built: 8+3), 56 / 2.33 s",
+        replaces="ResNet-56",
+        cells="6+3",
+        train_s=56.0,
+        infer_s=2.33,
+        remark="8+3 are built",
     ),
     Row(
-        4, "DenseNet-BC", "CIFAR-10", 95.32, "769K", "297M", "cifar_densenet_bc100", remark="48+0 cells, 138 / 10.22 s"
+        4,
+        "DenseNet-BC",
+        "CIFAR-10",
+        95.32,
+        "769K",
+        "297M",
+        "cifar_densenet_bc100",
+        cells="48+0",
+        train_s=138.0,
+        infer_s=10.22,
     ),
     Row(
         4,
@@ -276,7 +327,10 @@ ROWS: tuple[Row, ...] = (
         "465K",
         "136M",
         "cifar_densenet_bc100_global",
-        remark="24+2 cells, 24 / 3.4 s",
+        replaces="DenseNet-BC",
+        cells="24+2",
+        train_s=24.0,
+        infer_s=3.4,
     ),
     Row(
         4,
@@ -287,10 +341,24 @@ ROWS: tuple[Row, ...] = (
         "1.30B",
         "cifar_wrn40_4",
         macs_differ="1.33B counted, printed as 1.30B",
-        remark="18+0 cells, 34 / 4.88 s",
+        cells="18+0",
+        train_s=34.0,
+        infer_s=4.88,
     ),
-    Row(4, "WRN-Global", "CIFAR-10", 95.54, "2.8M", "425M", "cifar_wrn40_4_global", remark="3+3 cells, 20 / 2.71 s"),
-    Row(4, "DARTS", "CIFAR-10", 97.11, "3.3M", "539M", "cifar_darts", remark="20+0 cells, 126 / 6.86 s"),
+    Row(
+        4,
+        "WRN-Global",
+        "CIFAR-10",
+        95.54,
+        "2.8M",
+        "425M",
+        "cifar_wrn40_4_global",
+        replaces="WRN-40-4",
+        cells="3+3",
+        train_s=20.0,
+        infer_s=2.71,
+    ),
+    Row(4, "DARTS", "CIFAR-10", 97.11, "3.3M", "539M", "cifar_darts", cells="20+0", train_s=126.0, infer_s=6.86),
     Row(
         4,
         "DARTS-Global",
@@ -299,7 +367,11 @@ ROWS: tuple[Row, ...] = (
         "783K",
         "213M",
         "cifar_darts_global",
-        remark="6+3 cells (counts fit 6+2), 61 / 3.43 s",
+        replaces="DARTS",
+        cells="6+3",
+        train_s=61.0,
+        infer_s=3.43,
+        remark="the counts fit 6+2, which are built",
     ),
     # Table 5: the Global rows leave out the classifier (1,281,000 parameters), the baselines include it
     Row(
@@ -474,7 +546,17 @@ ROWS: tuple[Row, ...] = (
     Row(7, "WRN-Global", "CIFAR-100", 80.53, "9M", "1.3B", "cifar_wrn40_4_global_wide"),
     Row(7, "DARTS", "CIFAR-100", 82.51, "3.4M", "539M", "cifar_darts"),
     Row(7, "DARTS-Global", "CIFAR-100", 84.19, "2.4M", "519M", "cifar_darts_global_wide"),
-    # Table 8
+    # Table 8: the rows of the identity are those of Table 3
+    *_cifar("ResNet-Global, f = I", *_RESNET32_GLOBAL[1:], table=8),
+    *_cifar(
+        "WRN-Global, f = I",
+        "cifar_wrn40_4_global",
+        (95.54, "2.8M", "425M"),
+        (78.13, "2.8M", "427M"),
+        table=8,
+        options_100={"global_options": {"diffusion": "depthwise", "coef_bias": False}},
+        macs_differ_100=TRUNCATED,
+    ),
     *_cifar(
         "ResNet-Global, residual f",
         "cifar_resnet32_global_residual",

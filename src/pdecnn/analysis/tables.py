@@ -3,29 +3,28 @@
 import csv
 import io
 import json
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from statistics import mean
 from string import ascii_lowercase
 from typing import Any
 
 import timm
 import torch
 from rich.console import Group
+from rich.table import Table as RichTable
 from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
+from pdecnn.analysis.own_runs import OwnRuns, find_runs, read_results
 from pdecnn.analysis.published import TITLES, Row, rows
 from pdecnn.shared.progress import ProgressCallback, begin, counted
-from pdecnn.shared.reading import MB, FileError, read_json
 from pdecnn.shared.tables import make_table, short
 
-MAX_RESULT = 64 * MB
 ROUNDS = 20  # of timing, at most
+FITTED = ("velocity", "diffusion", "h_prev", "coef_bias")  # options of a Global layer that follow the reading
 
 Prepare = Callable[[nn.Module, torch.Tensor], nn.Module]
 
@@ -48,10 +47,13 @@ class Entry:
     Attributes:
         row: What the paper prints.
         counts: Our counts; None if we do not build this network.
+        text: Our counts in the reading of the paper's text, where that is another network.
         latency_ms: Median latency of one image in milliseconds on this machine; None if not measured.
         accuracy: Mean accuracy of our own runs in per cent; None if there are none.
         runs: Number of our own runs.
         epochs: How long they were, as text: "75", or "5, 75" if they differ.
+        own_text: Our own runs in the reading of the text.
+        own_null: Our own runs of the null: the same net without its Global layers.
     """
 
     row: Row
@@ -60,6 +62,9 @@ class Entry:
     accuracy: float | None = None
     runs: int = 0
     epochs: str = ""
+    text: Counts | None = None
+    own_text: OwnRuns = field(default_factory=OwnRuns)
+    own_null: OwnRuns = field(default_factory=OwnRuns)
 
     @property
     def params(self) -> int | None:
@@ -85,15 +90,27 @@ class Entry:
             "params_published": row.params,
             "params": self.params,
             "params_with_classifier": counts.params if counts else None,
+            "params_text": self.text.params if self.text else None,
             "macs_published": row.macs,
             "macs_thop": counts.thop if counts else None,
             "macs_conv_fc": counts.conv_fc if counts else None,
             "macs_exact": counts.exact if counts else None,
+            "macs_text": self.text.thop if self.text else None,
             "accuracy_published": row.accuracy,
             "accuracy": self.accuracy,
             "runs": self.runs,
             "epochs": self.epochs,
+            "accuracy_text": self.own_text.mean,
+            "runs_text": len(self.own_text.accuracies),
+            "epochs_text": self.own_text.epochs,
+            "accuracy_null": self.own_null.mean,
+            "runs_null": len(self.own_null.accuracies),
+            "epochs_null": self.own_null.epochs,
             "latency_ms": self.latency_ms,
+            "cells": row.cells,
+            "v100_train_s": row.train_s,
+            "v100_inference_s": row.infer_s,
+            "replaces": row.replaces,
             "why_params_differ": row.params_differ,
             "why_macs_differ": row.macs_differ,
             "remark": row.remark,
@@ -113,16 +130,35 @@ class Table:
 
     def __rich__(self) -> Group:
         timed = any(entry.latency_ms is not None for entry in self.entries)
-        trained = any(entry.accuracy is not None for entry in self.entries)
+        trained = any(_how_long(entry) for entry in self.entries)
         numbers = ["params\nprinted", "\nours", "MACs\nprinted", "\nthop", "conv\n+fc", "\nexact", "acc. %\nprinted"]
         numbers += ["\nours"] * trained + ["batch 1\nms"] * timed
         table = make_table(f"Table {self.number}. {TITLES[self.number]}", ("\nrow", "\ndataset"), numbers)
         notes = Notes()
         for entry in self.entries:
-            cells = _cells(entry, notes)
-            cells += [notes.mark(_number(entry.accuracy), _how_long(entry))] * trained
-            table.add_row(*cells, *[_number(entry.latency_ms)] * timed)
-        return Group(table, *notes.lines())
+            row = _cells(entry, notes)
+            row += [notes.mark(_number(entry.accuracy), _how_long(entry))] * trained
+            table.add_row(*row, *[_number(entry.latency_ms)] * timed)
+        return Group(table, *notes.lines(), *self._second())
+
+    def _second(self) -> Iterator[RichTable | str]:
+        """What else the paper prints in some of its tables: cells and seconds; and what is saved, by our counts."""
+        if not any(entry.row.cells or entry.row.train_s for entry in self.entries):
+            return
+        table = make_table("", ("\nrow",), ("cells\nprinted", "V100 s\ntrain", "\ninfer.", "saving\nparams", "\nMACs"))
+        for entry in self.entries:
+            row = entry.row
+            table.add_row(row.name, row.cells, _number(row.train_s), _number(row.infer_s), *self._savings(entry))
+        yield ""
+        yield table
+
+    def _savings(self, entry: Entry) -> tuple[str, str]:
+        """How many times fewer parameters and exact MACs the entry has than what it replaces, by our counts."""
+        base = next((e for e in self.entries if e.row.name == entry.row.replaces), None)
+        if base is None or base.counts is None or entry.counts is None:
+            return "", ""
+        ours, theirs = entry.counts, base.counts
+        return f"{theirs.params / ours.params:.1f}x", f"{theirs.exact / ours.exact:.1f}x"
 
 
 class Notes:
@@ -154,10 +190,23 @@ def _letter(n: int) -> str:
 
 def _how_long(entry: Entry) -> str:
     """Of our accuracy, how long and from how many seeds: `ours: 30 epochs, 3 seeds`."""
-    if entry.accuracy is None:
+    parts = [] if entry.accuracy is None else [f"ours: {_length(entry.runs, entry.epochs)}"]
+    for what, own in (("as the text reads", entry.own_text), ("without its Global layers", entry.own_null)):
+        if own.mean is not None:
+            parts.append(f"{what}: {own.mean:.2f} %, {_length(len(own.accuracies), own.epochs)}")
+    return "; ".join(parts)
+
+
+def _length(runs: int, epochs: str) -> str:
+    seeds = "1 seed" if runs == 1 else f"{runs} seeds"
+    return f"{epochs} epochs, {seeds}" if epochs else seeds
+
+
+def _readings(entry: Entry) -> str:
+    """Which reading of the paper our count is of, and what the other gives."""
+    if entry.text is None:
         return ""
-    seeds = "1 seed" if entry.runs == 1 else f"{entry.runs} seeds"
-    return f"ours: {entry.epochs} epochs, {seeds}" if entry.epochs else f"ours: {seeds}"
+    return f"fitted to the printed counts; as the text reads: {short(entry.text.params)}, {short(entry.text.thop)} MACs"
 
 
 def _cells(entry: Entry, notes: Notes) -> list[str]:
@@ -165,11 +214,12 @@ def _cells(entry: Entry, notes: Notes) -> list[str]:
     row, counts = entry.row, entry.counts
     ours = ["", "", ""] if counts is None else [short(n) for n in (counts.thop, counts.conv_fc, counts.exact)]
     params = "" if entry.params is None else short(entry.params)
+    which = "" if row.with_classifier else "without the classifier, as the printed figure"
     return [
         notes.mark(row.name, row.remark),
         row.dataset,
         notes.mark(row.params, row.params_differ),
-        notes.mark(params, "" if row.with_classifier else "without the classifier, as the printed figure"),
+        notes.mark(params, which or _readings(entry)),
         notes.mark(row.macs, row.macs_differ),
         *ours,
         _number(row.accuracy),
@@ -198,17 +248,41 @@ def build_table(
     Example:
         >>> table = build_table(1, results=None)
         >>> [(e.row.name, e.params) for e in table.entries]
-        [('ResNet-32', 466906), ('MDEQ (small)', None), ('ResNet-Global', 161850)]
+        [('ResNet-32', 466906), ('MDEQ (small)', 1113850), ('ResNet-Global', 161850)]
     """
     published = rows(number)
     timings = _latencies(published, prepare, progress) if measure_latency else {}
     found = read_results(results) if results is not None else {}
     entries = []
     for row in counted(published, progress, f"counting the networks of table {number}"):
-        own = found.get((row.model, row.dataset), OwnRuns()) if not row.options else OwnRuns()
+        own = find_runs(found, row.model, row.dataset, row.options)
         counts = count(row) if row.model else None
-        entries.append(Entry(row, counts, timings.get(_key(row)), own.mean, len(own.accuracies), own.epochs))
+        other = as_the_text_reads(row)
+        text = None if other is None else count(other)
+        own_text = OwnRuns() if other is None else find_runs(found, row.model, row.dataset, other.options)
+        entries.append(
+            Entry(
+                row,
+                counts,
+                timings.get(_key(row)),
+                own.mean,
+                len(own.accuracies),
+                own.epochs,
+                text if text != counts else None,
+                own_text,
+                find_runs(found, row.model, row.dataset, {**row.options, "no_global": True}),
+            )
+        )
     return Table(number, tuple(entries))
+
+
+def as_the_text_reads(row: Row) -> Row | None:
+    """The row with its network in the reading of the paper's text; None if there is no other reading of it."""
+    if not row.has_readings:
+        return None
+    changes = {k: v for k, v in row.options.get("global_options", {}).items() if k not in FITTED}
+    options = {k: v for k, v in row.options.items() if k != "global_options"}
+    return replace(row, options={**options, **({"global_options": changes} if changes else {}), "reading": "text"})
 
 
 def count(row: Row) -> Counts:
@@ -259,72 +333,6 @@ def _latencies(
 
 def _forward(net: nn.Module, x: torch.Tensor) -> Any:
     return lambda: net(x)
-
-
-@dataclass
-class OwnRuns:
-    """Our runs of one network on one dataset: the accuracy of each seed, and the lengths that occur, in epochs."""
-
-    accuracies: list[float] = field(default_factory=list)
-    lengths: set[int] = field(default_factory=set)
-
-    @property
-    def mean(self) -> float | None:
-        """The mean accuracy; None without runs."""
-        return mean(self.accuracies) if self.accuracies else None
-
-    @property
-    def epochs(self) -> str:
-        """The lengths as text."""
-        return ", ".join(map(str, sorted(self.lengths)))
-
-
-def read_results(folder: str | Path) -> Mapping[tuple[str, str], OwnRuns]:
-    """Our own runs by `(model, dataset)`; files of another form are not ours and are passed over.
-
-    So are damaged ones, each named in a warning.
-    """
-    found: dict[tuple[str, str], OwnRuns] = {}
-    for path in sorted(Path(folder).glob("**/*.json")):
-        try:
-            content = read_json(path, MAX_RESULT)
-            for run in content if isinstance(content, list) else [content]:
-                if isinstance(run, dict) and {"model", "dataset"} <= run.keys() and _is_plain(run):
-                    _add(found, run, str(path))
-        except FileError as error:
-            warnings.warn(f"tables: {error} The file is passed over.", stacklevel=2)
-    return found
-
-
-def _add(found: dict[tuple[str, str], OwnRuns], run: Mapping[str, Any], where: str) -> None:
-    """Adds a finished run; a FileError names a value that cannot be."""
-    values = run.get("accuracies") or run["accuracy"]
-    values = values if isinstance(values, list) else [values]
-    epochs = run.get("epochs")
-    checks: list[tuple[str, Any, Any]] = [
-        ("model", run["model"], str),
-        ("dataset", run["dataset"], str),
-        ("epochs", 0 if epochs is None else epochs, int),
-        *(("accuracy", value, (int, float)) for value in values),
-    ]
-    for name, value, kind in checks:
-        if isinstance(value, bool) or not isinstance(value, kind) or (name == "accuracy" and not 0 <= value <= 100):
-            raise FileError(f"{where}: {name} is {value!r:.80}, which cannot be.")
-    own = found.setdefault((run["model"], _dataset_name(run["dataset"])), OwnRuns())
-    own.accuracies.extend(float(v) for v in values)
-    own.lengths |= {epochs} if epochs is not None else set()
-
-
-def _is_plain(run: Mapping[str, Any]) -> bool:
-    """Whether a run was finished, and with the model as it is registered."""
-    recipe = run.get("recipe")
-    model = recipe.get("model") if isinstance(recipe, dict) else None
-    return run.get("accuracy") is not None and not (model.get("kwargs") if isinstance(model, dict) else None)
-
-
-def _dataset_name(name: str) -> str:
-    known = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
-    return known.get(name.lower().replace("-", "").replace("_", ""), name)
 
 
 def to_csv(tables: Iterable[Table]) -> str:

@@ -34,9 +34,12 @@ from pdecnn.cli import bench as bench  # noqa: E402
 from pdecnn.cli import condense as condense  # noqa: E402
 from pdecnn.cli import distill as distill  # noqa: E402
 from pdecnn.cli import export as export  # noqa: E402
+from pdecnn.cli import figure as figure  # noqa: E402
 from pdecnn.cli import info as info  # noqa: E402
 from pdecnn.cli import profile as profile  # noqa: E402
 from pdecnn.cli import recipes as recipes  # noqa: E402
+from pdecnn.cli import replace as replace  # noqa: E402
+from pdecnn.cli import sweep as sweep  # noqa: E402
 from pdecnn.cli import symmetry as symmetry  # noqa: E402
 from pdecnn.cli import tables as tables  # noqa: E402
 from pdecnn.cli import train as train  # noqa: E402

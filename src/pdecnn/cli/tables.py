@@ -1,6 +1,6 @@
 """`pdecnn tables`: the tables of the papers, counted again."""
 
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -13,14 +13,16 @@ from rich.console import Console
 from pdecnn.cli import app
 
 WIDTH = 160  # of a table that goes into a file or another program
-LOWCOST = "pdecnn.analysis.lowcost_tables"
+OTHERS = {"lowcost": "pdecnn.analysis.lowcost_tables", "hyperbolic": "pdecnn.analysis.hyperbolic_tables"}
 
 
 @app.command("tables")
 def command(
     which: Annotated[
         str | None,
-        typer.Argument(help="Number of a table of the Global paper, or 'lowcost'; all of the former if left out."),
+        typer.Argument(
+            help="Number of a table of the Global paper, 'lowcost' or 'hyperbolic'; all numbers if left out."
+        ),
     ] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Time every network for one image on this machine.")
@@ -35,13 +37,12 @@ def command(
     from pdecnn.deploy import optimize_for_inference
     from pdecnn.shared.progress import showing
 
-    if which == "lowcost" and importlib.util.find_spec(LOWCOST) is None:
-        raise typer.BadParameter("the tables of the low-cost paper are not in this installation.")
-    numbers = list(TITLES) if which is None else [] if which == "lowcost" else [_number(which, max(TITLES))]
+    other = OTHERS.get(which or "")
+    numbers = list(TITLES) if which is None else [] if other else [_number(which, max(TITLES))]
     with showing(not as_json) as progress:
         options: dict[str, Any] = {"measure_latency": latency, "results": results, "progress": progress}
-        if which == "lowcost":
-            built = importlib.import_module(LOWCOST).build_tables(**options)
+        if other:
+            built = importlib.import_module(other).build_tables(**options)
         else:
             built = [build_table(n, prepare=optimize_for_inference, **options) for n in numbers]
     if csv is not None:
@@ -57,5 +58,7 @@ def command(
 
 def _number(text: str, last: int) -> int:
     if not text.isdigit() or not 1 <= int(text) <= last:
-        raise typer.BadParameter(f"expected a number from 1 to {last}, or 'lowcost', got {text!r}.", param_hint="WHICH")
+        raise typer.BadParameter(
+            f"expected a number from 1 to {last}, 'lowcost' or 'hyperbolic', got {text!r}.", param_hint="WHICH"
+        )
     return int(text)

@@ -17,7 +17,9 @@ from pdecnn.layers.reaction_diffusion import (
 )
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand
 from pdecnn.layers.steps import serve_steps, set_steps, with_steps
+from pdecnn.layers.tensor_block import TensorBlock
 from pdecnn.layers.variable_conv import EulerStep, VariableConv2d, WaveStep
+from pdecnn.layers.wave_system import WaveSystem
 
 __all__ = [
     "BasicBlock",
@@ -44,8 +46,10 @@ __all__ = [
     "ResidualChain",
     "SharedDepthwiseExpand",
     "SoftBall",
+    "TensorBlock",
     "VariableConv2d",
     "WaveStep",
+    "WaveSystem",
     "lift",
     "serve_steps",
     "set_steps",

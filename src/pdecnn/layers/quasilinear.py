@@ -7,6 +7,9 @@ convolutions, and the time derivative is the skip. `n` is the number of input ch
 stencils per channel. A block with `m != n` has stride 2 and is called a downsampling block.
 
 Channel order inside a block: the f derivatives of channel j stand at `j f + a`.
+
+Equations (4) and (5) can be read in two ways, see `reading`: `"counts"` is what the printed parameter counts fit, the
+default; `"text"` is what the paper writes.
 """
 
 from typing import Any, ClassVar
@@ -14,7 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from pdecnn.kernels.global_layer.arguments import check_one_of
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand
+
+READINGS = ("counts", "text")
 
 
 def pointwise(n: int, m: int, stride: int = 1, **dd: Any) -> nn.Conv2d:
@@ -38,6 +44,7 @@ class QuasilinearBlock(nn.Module):
         shared: Whether all channels share the f stencils ("ws") or each has its own ("no ws").
         act: Module applied to the sum; the identity by default.
         drop_path: Module applied to the branch in training (stochastic depth); the identity by default.
+        reading: `"counts"` or `"text"`; Equations (4) and (5) say what it changes, the others are the same in both.
         dd: `device` and `dtype` of the weights.
 
     Shape:
@@ -45,7 +52,6 @@ class QuasilinearBlock(nn.Module):
     """
 
     f_default: ClassVar[int] = 4
-    has_end_norm: ClassVar[bool] = True
     expand: nn.Module
     norm_expand: nn.Module
     norm: nn.Module
@@ -60,6 +66,7 @@ class QuasilinearBlock(nn.Module):
         shared: bool = True,
         act: nn.Module | None = None,
         drop_path: nn.Module | None = None,
+        reading: str = "counts",
         **dd: Any,
     ) -> None:
         super().__init__()
@@ -72,7 +79,8 @@ class QuasilinearBlock(nn.Module):
             raise ValueError(f"{name}: stride must be 1 or 2, got {stride}.")
         if stride != 1 and n == m:
             raise ValueError(f"{name}: a block of stride {stride} changes the channels; got n=m={n}. Use m={2 * n}.")
-        self.n, self.m, self.f, self.stride, self.shared = n, m, f, stride, shared
+        check_one_of(name, "reading", reading, READINGS)
+        self.n, self.m, self.f, self.stride, self.shared, self.reading = n, m, f, stride, shared, reading
         self.build(**dd)
         self.norm = nn.BatchNorm2d(m, **dd) if self.has_end_norm else nn.Identity()
         if n == m:
@@ -81,6 +89,11 @@ class QuasilinearBlock(nn.Module):
             self.skip = nn.Sequential(pointwise(n, m, stride, **dd), nn.BatchNorm2d(m, **dd))
         self.act = nn.Identity() if act is None else act
         self.drop_path = nn.Identity() if drop_path is None else drop_path
+
+    @property
+    def has_end_norm(self) -> bool:
+        """Whether a normalisation stands before the sum with the skip."""
+        return True
 
     def build(self, **dd: Any) -> None:
         """Creates the modules of the right-hand side."""
@@ -101,7 +114,8 @@ class QuasilinearBlock(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments, to be pasted back."""
-        return f"{self.n}, {self.m}, f={self.f}, stride={self.stride}, shared={self.shared}"
+        reading = "" if self.reading == "counts" else f", reading={self.reading!r}"
+        return f"{self.n}, {self.m}, f={self.f}, stride={self.stride}, shared={self.shared}{reading}"
 
     def _derivatives(self, channels: int, stride: int, **dd: Any) -> nn.Module:
         """The expansion `channels -> f channels` by shared or independent stencils."""
@@ -117,7 +131,7 @@ class QuasilinearBlock(nn.Module):
 
 
 class Equation3(QuasilinearBlock):
-    r"""`du_i/dt = sum_a sum_j A^a_ij (C^a u)_j (D_a u)_j`."""
+    r"""`du_i/dt = sum_a sum_j A^a_ij (C^a u)_j (D_a u)_j` [LSB23, Eq. (3)]."""
 
     def build(self, **dd: Any) -> None:
         """Creates D, its normalisation, C and A."""
@@ -133,30 +147,48 @@ class Equation3(QuasilinearBlock):
 
 
 class Equation4(QuasilinearBlock):
-    r"""`du_i/dt = (C u)_i (sum_a sum_j A^a_ij D_a u_j)`."""
+    r"""`du_i/dt = (C u)_i (sum_a sum_j A^a_ij D_a u_j)`, with one C for all derivatives [LSB23, Eq. (4)].
+
+    The paper writes a matrix C for each derivative, `sum_a (C^a u)_i (sum_j A^a_ij D_a u_j)`. That is
+    `reading="text"`: 8.95M parameters in the net for which the paper prints 5.70M, which one C gives.
+    """
 
     def build(self, **dd: Any) -> None:
         """Creates D, its normalisation, A and C."""
         n, m, f = self.n, self.m, self.f
         self.expand = self._derivatives(n, self.stride, **dd)
         self.norm_expand = nn.BatchNorm2d(f * n, **dd)
-        self.mix = pointwise(f * n, m, **dd)
-        self.coefficients = pointwise(n, m, self.stride, **dd)
+        if self.reading == "text":  # row a m + i of both is A^a_i and C^a_i
+            self.mix = nn.Conv2d(f * n, f * m, 1, groups=f, bias=False, **dd)
+            self.coefficients = pointwise(n, f * m, self.stride, **dd)
+        else:
+            self.mix = pointwise(f * n, m, **dd)
+            self.coefficients = pointwise(n, m, self.stride, **dd)
 
     def rhs(self, u: Tensor) -> Tensor:
-        """`(C u) * (A D u)`."""
-        return self.coefficients(u) * self.mix(self.norm_expand(self.expand(u)))  # type: ignore[no-any-return]
+        """`(C u) * (A D u)`, or the sum of f such products."""
+        d = self.norm_expand(self.expand(u))
+        if self.reading == "text":
+            d = d.unflatten(1, (self.n, self.f)).transpose(1, 2).flatten(1, 2)  # j f + a -> a n + j
+            products: Tensor = self.coefficients(u) * self.mix(d)
+            return products.reshape(products.shape[0], self.f, self.m, *products.shape[2:]).sum(1)
+        return self.coefficients(u) * self.mix(d)  # type: ignore[no-any-return]
 
 
 class Equation5(QuasilinearBlock):
-    r"""`du_i/dt = sum_a (C^a u)_i (D_a u)_i`; a downsampling block sums `f n / m` neighbouring products.
+    r"""`du_i/dt = sum_a (C^a u)_i (D_a u)_i` [LSB23, Eq. (5)]; a downsampling block sums `f n / m` neighbours.
 
-    It has no normalisation at its end; the gain of the one after the derivatives starts at zero instead. `order`, none
-    unless the symmetry group has acted on the block, is the order in which products are grouped.
+    It has no normalisation at its end, which the printed count of 4.26M rules out; the gain of the one after the
+    derivatives starts at zero instead. With `reading="text"` it ends in a normalisation as all others do (4.27M).
+    `order`, none unless the symmetry group has acted on the block, is the order in which products are grouped.
     """
 
-    has_end_norm: ClassVar[bool] = False
     order: Tensor | None
+
+    @property
+    def has_end_norm(self) -> bool:
+        """In the reading of the text alone."""
+        return self.reading == "text"
 
     def build(self, **dd: Any) -> None:
         """Creates D, its normalisation and C."""
@@ -176,13 +208,14 @@ class Equation5(QuasilinearBlock):
         return p.reshape(p.shape[0], self.m, -1, *p.shape[2:]).sum(2)
 
     def zero_init_last(self) -> None:
-        """Makes the block equal to its skip, by a zero gain after the derivatives."""
-        assert isinstance(self.norm_expand, nn.BatchNorm2d)
-        nn.init.zeros_(self.norm_expand.weight)
+        """Makes the block equal to its skip, by a zero gain in its last normalisation."""
+        last = self.norm if self.has_end_norm else self.norm_expand
+        assert isinstance(last, nn.BatchNorm2d)
+        nn.init.zeros_(last.weight)
 
 
 class Equation6(QuasilinearBlock):
-    r"""`du_i/dt = sum_a sum_j A^a_ij D_a (u_j (C u)_j)`: a conservation law."""
+    r"""`du_i/dt = sum_a sum_j A^a_ij D_a (u_j (C u)_j)`: a conservation law [LSB23, Eq. (6)]."""
 
     def build(self, **dd: Any) -> None:
         """Creates C, D, its normalisation and A."""
@@ -198,7 +231,7 @@ class Equation6(QuasilinearBlock):
 
 
 class Equation7(QuasilinearBlock):
-    r"""`du_i/dt = sum_a sum_j A^a_ij D_a (u_j (C^a u)_j)`: a conservation law with a matrix C for each stencil."""
+    r"""`du_i/dt = sum_a sum_j A^a_ij D_a (u_j (C^a u)_j)`: a conservation law, C by stencil [LSB23, Eq. (7)]."""
 
     def build(self, **dd: Any) -> None:
         """Creates C, one stencil per product, their normalisation and A."""

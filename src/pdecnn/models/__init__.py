@@ -9,10 +9,12 @@ from pdecnn.models.hyperbolic import HyperbolicConfig, HyperbolicNet
 from pdecnn.models.lowcost import LowCostConfig, LowCostNet
 from pdecnn.models.mdeq import CifarMDEQ
 from pdecnn.models.mnist import MnistNet, MnistToy
+from pdecnn.models.mnist_micro import MnistMicro
 from pdecnn.models.mobile_global import EfficientNetGlobal, MobileNetV3Global
 from pdecnn.models.neupde import CifarNeuPDE
 from pdecnn.models.odenet import CifarODENet, MnistODENet
 from pdecnn.models.ruthotto_haber import CifarPDENet
+from pdecnn.models.wave import WaveNet
 
 __all__ = [
     "CifarDarts",
@@ -27,8 +29,10 @@ __all__ = [
     "HyperbolicNet",
     "LowCostConfig",
     "LowCostNet",
+    "MnistMicro",
     "MnistNet",
     "MnistODENet",
     "MnistToy",
     "MobileNetV3Global",
+    "WaveNet",
 ]

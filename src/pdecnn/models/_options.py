@@ -9,6 +9,8 @@ from torch import nn
 
 from pdecnn.layers.global_layer import GlobalLayer
 
+READINGS = ("counts", "text")
+
 
 @dataclass(frozen=True)
 class GlobalOptions:
@@ -17,6 +19,13 @@ class GlobalOptions:
     The defaults are the ones of the published CIFAR runs: the norms of the coefficients have eps = C, their
     convolutions a bias (this is inferred from the published parameter counts), and the state before the first is the
     layer's input.
+
+    The paper can be read in two ways, which a model is told by `reading`:
+
+    - `"counts"`, the default and that of the weights that ship: D is learned or 1 as the printed parameters and MACs of
+      the net demand, and the state before the first is the input, as in the authors' code. This contradicts the text.
+    - `"text"`: u, v and D come from depth-wise convolutions in all nets, but D = 1 in those of a low budget on
+      CIFAR-10, and `h^-1 = h^0 = F(I)`. The counts are then others than printed: `pdecnn tables` has both.
     """
 
     K: int = 5
@@ -50,9 +59,29 @@ class GlobalOptions:
             raise ValueError(f"global_options: no option {unknown[0]!r}; there are {', '.join(names)}.")
         return dataclasses.replace(self, **changes)
 
-    def changed(self, K: int | None, global_options: Mapping[str, Any] | None) -> "GlobalOptions":
-        """A copy with a model's two keywords applied: `global_options` by name, and `K` where given."""
-        return self.replace(merge_changes(K, global_options))
+    def changed(
+        self,
+        K: int | None,
+        global_options: Mapping[str, Any] | None,
+        reading: str = "counts",
+        low_budget: bool = False,
+    ) -> "GlobalOptions":
+        """A copy with a model's keywords applied: the reading, then `global_options` by name, and `K` where given."""
+        return self.read(reading, low_budget).replace(merge_changes(K, global_options))
+
+    def read(self, reading: str, low_budget: bool = False) -> "GlobalOptions":
+        """The options in a reading of the paper; `low_budget` says which D the text gives.
+
+        Example:
+            >>> GlobalOptions().read("text", low_budget=True).diffusion, GlobalOptions().read("text").h_prev
+            (1.0, 'init')
+        """
+        if reading not in READINGS:
+            raise ValueError(f"reading must be one of {', '.join(map(repr, READINGS))}, got {reading!r}.")
+        if reading == "counts":
+            return self
+        diffusion = 1.0 if low_budget else "depthwise"
+        return dataclasses.replace(self, velocity="depthwise", diffusion=diffusion, h_prev="init")
 
     def build(self, channels: int, init: nn.Module | None = None, drop_path: float = 0.0, **kwargs: Any) -> GlobalLayer:
         """A Global layer with these options; `drop_path` counts only beside a residual."""

@@ -24,7 +24,10 @@ Builder = Callable[[dict[str, Any]], nn.Module]
 Factory = Callable[..., nn.Module]
 
 _BUILDERS: dict[str, Builder] = {}
-_HOMES = {"condensed": "pdecnn.condensation"}  # importing the module registers its builder
+_HOMES = {
+    "condensed": "pdecnn.condensation",
+    "replaced": "pdecnn.condensation.replaced",
+}  # importing the module registers its builder
 _UNSAFE = ("pretrained", "checkpoint", "cache_dir", "scriptable")
 
 

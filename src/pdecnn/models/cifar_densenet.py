@@ -100,6 +100,7 @@ class CifarDenseNet(ConvNet):
         global_pool: str = "avg",
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
+        reading: str = "counts",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -107,7 +108,7 @@ class CifarDenseNet(ConvNet):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         act, norm = resolve_layers(act_layer, norm_layer)
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
-        options = cfg.options.changed(K, global_options)
+        options = cfg.options.changed(K, global_options, reading)
         rates = drop_path_rates(drop_path_rate, cfg.blocks * cfg.layers)
 
         C, g = 2 * cfg.growth, cfg.growth

@@ -5,6 +5,7 @@ then average pooling and a linear classifier. Only the steps differ. Widths A = 
 C = 32-64-128-256. The published parameter counts hold with batch norms without weights, which is the default.
 """
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,10 +47,10 @@ class ResidualStep(nn.Module):
 class MobileStep(nn.Sequential):
     """`sigma(N(M sigma(N(K y))))` with a depth-wise K and without a skip connection [RD, Eq. (13)]."""
 
-    def __init__(self, channels: int, affine: bool, dd: dict[str, Any]) -> None:
+    def __init__(self, channels: int, kernel_size: int, affine: bool, dd: dict[str, Any]) -> None:
         super().__init__(
             OrderedDict(
-                depthwise=DepthwiseConv2d(channels, **dd),
+                depthwise=DepthwiseConv2d(channels, kernel_size, **dd),
                 norm1=nn.BatchNorm2d(channels, affine=affine, **dd),
                 act1=nn.ReLU(),
                 pointwise=nn.Conv2d(channels, channels, 1, bias=False, **dd),
@@ -62,9 +63,9 @@ class MobileStep(nn.Sequential):
 class Connect(nn.Module):
     """`N([y; K y])` with a depth-wise K, then 2x2 average pooling: twice the channels, half the image."""
 
-    def __init__(self, channels: int, affine: bool, dd: dict[str, Any]) -> None:
+    def __init__(self, channels: int, kernel_size: int, affine: bool, dd: dict[str, Any]) -> None:
         super().__init__()
-        self.depthwise = DepthwiseConv2d(channels, **dd)
+        self.depthwise = DepthwiseConv2d(channels, kernel_size, **dd)
         self.norm = nn.BatchNorm2d(2 * channels, affine=affine, **dd)
         self.pool = nn.AvgPool2d(2)
 
@@ -73,6 +74,24 @@ class Connect(nn.Module):
         out: Tensor = self.pool(self.norm(torch.cat([y, self.depthwise(y)], 1)))
         return out
 
+
+class PointwiseConnect(nn.Sequential):
+    """`N(M y)` with a 1x1 convolution M to twice the channels, and 2x2 average pooling; or M strided, without it.
+
+    The other two that the authors tried, with similar accuracy.
+    """
+
+    def __init__(self, channels: int, strided: bool, affine: bool, dd: dict[str, Any]) -> None:
+        super().__init__(
+            OrderedDict(
+                pointwise=nn.Conv2d(channels, 2 * channels, 1, stride=2 if strided else 1, bias=False, **dd),
+                norm=nn.BatchNorm2d(2 * channels, affine=affine, **dd),
+                pool=nn.Identity() if strided else nn.AvgPool2d(2),
+            )
+        )
+
+
+CONNECTS = ("concat", "pointwise", "strided")
 
 for _module in (
     DepthwiseConv2d,
@@ -83,31 +102,43 @@ for _module in (
 ):
     register_notrace_module(_module)  # torch.fx keeps them whole: their checks read shapes
 
-StepFactory = Callable[[int, float, bool, bool, dict[str, Any]], nn.Module]
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a step is built: its time step, the size of its stencils, whether norms have weights, and the guard."""
+
+    h: float = 0.1
+    kernel_size: int = 3
+    affine: bool = False
+    guard: bool = False
 
 
-def _resnet(c: int, h: float, affine: bool, guard: bool, dd: dict[str, Any]) -> nn.Module:
-    return ResidualStep(c, lambda: nn.Conv2d(c, c, 3, padding=1, bias=False, **dd), affine, dd)
+StepFactory = Callable[[int, StepOptions, dict[str, Any]], nn.Module]
 
 
-def _linearmix(c: int, h: float, affine: bool, guard: bool, dd: dict[str, Any]) -> nn.Module:
-    return ResidualStep(c, lambda: LinearMixConv2d(c, **dd), affine, dd)
+def _resnet(c: int, o: StepOptions, dd: dict[str, Any]) -> nn.Module:
+    m = o.kernel_size
+    return ResidualStep(c, lambda: nn.Conv2d(c, c, m, padding=m // 2, bias=False, **dd), o.affine, dd)
 
 
-def _mobilenet(c: int, h: float, affine: bool, guard: bool, dd: dict[str, Any]) -> nn.Module:
-    return MobileStep(c, affine, dd)
+def _linearmix(c: int, o: StepOptions, dd: dict[str, Any]) -> nn.Module:
+    return ResidualStep(c, lambda: LinearMixConv2d(c, o.kernel_size, **dd), o.affine, dd)
 
 
-def _explicit(c: int, h: float, affine: bool, guard: bool, dd: dict[str, Any]) -> nn.Module:
-    return ExplicitReactionDiffusion(c, h=h, affine=affine, guard=guard, **dd)
+def _mobilenet(c: int, o: StepOptions, dd: dict[str, Any]) -> nn.Module:
+    return MobileStep(c, o.kernel_size, o.affine, dd)
 
 
-def _implicit(c: int, h: float, affine: bool, guard: bool, dd: dict[str, Any]) -> nn.Module:
-    return ImplicitReactionDiffusion(c, h=h, affine=affine, **dd)
+def _explicit(c: int, o: StepOptions, dd: dict[str, Any]) -> nn.Module:
+    return ExplicitReactionDiffusion(c, **dataclasses.asdict(o), **dd)
 
 
-def _circulant(c: int, h: float, affine: bool, guard: bool, dd: dict[str, Any]) -> nn.Module:
-    return CirculantReactionDiffusion(c, h=h, affine=affine, guard=guard, **dd)
+def _implicit(c: int, o: StepOptions, dd: dict[str, Any]) -> nn.Module:
+    return ImplicitReactionDiffusion(c, **{**dataclasses.asdict(o), "guard": False}, **dd)
+
+
+def _circulant(c: int, o: StepOptions, dd: dict[str, Any]) -> nn.Module:
+    return CirculantReactionDiffusion(c, **dataclasses.asdict(o), **dd)
 
 
 STEPS: dict[str, StepFactory] = {
@@ -152,6 +183,10 @@ class LowCostNet(ConvNet):
         h: Time step of the reaction-diffusion steps. The paper gives none.
         affine: Whether the batch norms have weights. The published counts are without.
         guard: Whether explicit steps scale down stencils for which `h` is too large.
+        steps: Steps per stage; the config's (4) by default.
+        kernel_size: Odd size of the stencils of steps and connecting layers.
+        connect: The connecting layer: `"concat"` (the paper's), `"pointwise"` (1x1 convolution, then pooling) or
+            `"strided"` (1x1 convolution of stride 2).
         device: Where the parameters live.
         dtype: Type of the parameters.
 
@@ -171,6 +206,9 @@ class LowCostNet(ConvNet):
         h: float = 0.1,
         affine: bool = False,
         guard: bool = False,
+        steps: int | None = None,
+        kernel_size: int = 3,
+        connect: str = "concat",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -182,9 +220,19 @@ class LowCostNet(ConvNet):
             "act": nn.ReLU(),
         }
         self.stem = nn.Sequential(OrderedDict(opening))
+        options = StepOptions(h, kernel_size, affine, guard)
+        if steps is not None and steps < 1:
+            raise ValueError(f"LowCostNet: steps must be at least 1, got {steps}.")
+        if connect not in CONNECTS:
+            raise ValueError(f"LowCostNet: connect must be one of {', '.join(map(repr, CONNECTS))}, got {connect!r}.")
         for i, width in enumerate(cfg.widths):
-            steps = [STEPS[cfg.step](width, h, affine, guard, dd) for _ in range(cfg.steps)]
-            self.stages.append(nn.Sequential(*steps, Connect(width, affine, dd)))
+            blocks = [STEPS[cfg.step](width, options, dd) for _ in range(cfg.steps if steps is None else steps)]
+            last = (
+                Connect(width, kernel_size, affine, dd)
+                if connect == "concat"
+                else PointwiseConnect(width, connect == "strided", affine, dd)
+            )
+            self.stages.append(nn.Sequential(*blocks, last))
             self.feature_info.append({"num_chs": 2 * width, "reduction": 2 ** (i + 1), "module": f"stages.{i}"})
             if i + 1 < len(cfg.widths) and cfg.widths[i + 1] != 2 * width:
                 raise ValueError(f"LowCostNet: each width must be twice the one before, got {cfg.widths}.")

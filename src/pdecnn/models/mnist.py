@@ -94,6 +94,7 @@ class MnistNet(ConvNet):
         global_pool: str = "avg",
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
+        reading: str = "counts",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -103,7 +104,7 @@ class MnistNet(ConvNet):
         if norm_layer is None and cfg.strided_convs:
             norm = partial(nn.GroupNorm, 32)
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
-        options = cfg.options.changed(K, global_options)
+        options = cfg.options.changed(K, global_options, reading)
         rates = drop_path_rates(drop_path_rate, 7)
         C = cfg.channels
 
@@ -166,8 +167,8 @@ class MnistToy(ConvNet):
     """The toy: `z = conv(act(norm(x)))`, a block, activation, average pooling by 4, a classifier of 49 values.
 
     The block is `q = conv(act(norm(z)))` itself (`"conv"`), `act(norm(z + q))` (`"residual"`), or a Global layer of z
-    whose velocities are `u = v = q`, without norm and of either sign, with D = 1 (`"global"`). Gives logits; the
-    published net ends in a log-softmax, which belongs to the loss here.
+    whose velocities are `u = v = q`, without norm and of either sign, with D = 1 (`"global"`); `global_options` may
+    ask for another velocity. Gives logits; the published net ends in a log-softmax, which belongs to the loss here.
 
     Feature levels are z, the block's output, and that pooled. `global_pool=""` leaves the 7x7 map as it is.
 
@@ -198,11 +199,12 @@ class MnistToy(ConvNet):
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
         if cfg not in TOYS:
             raise ValueError(f"MnistToy: cfg must be one of {', '.join(map(repr, TOYS))}, got {cfg!r}.")
-        options = PUBLISHED.replace({"diffusion": 1.0, **merge_changes(K, global_options)})
+        changes = merge_changes(K, global_options)
+        options = PUBLISHED.replace({"diffusion": 1.0, **changes})
         self.stem = _norm_act_conv(in_chans, act, norm, dd)
         branch = _norm_act_conv(1, act, norm, dd)
         block: nn.Module = (
-            options.build(1, None, drop_path_rate, **{"velocity": branch, **layers})
+            options.build(1, None, drop_path_rate, **({} if "velocity" in changes else {"velocity": branch}), **layers)
             if cfg == "global"
             else ToyBlock(branch, cfg == "residual", **layers)
         )

@@ -6,8 +6,10 @@ inverted residual or the block's output itself. The baselines are timm's `mobile
 
 Which stages have which first guess is not published. The default configurations are fits to the published counts, which
 leave out the classifier (as the spec of the counts had to conclude); `layout="code"` builds the configuration of the
-authors' code instead, which does not give the published counts. All have K = 1, D constant and convolutions without
-bias, as that code has, unless said otherwise.
+authors' code instead, which does not give the published counts. All have K = 1, D constant, convolutions without bias
+and the input as state before the first, as that code has, unless said otherwise. The paper's text speaks of depth-wise
+coefficients in all experiments and of `h^-1 = F(I)`:
+`global_options={"velocity": "depthwise", "diffusion": "depthwise", "h_prev": "init"}`.
 """
 
 import dataclasses

@@ -9,6 +9,7 @@ _ROOMS = {
     "executorch": "deploy",
     "ode": "layers",
     "prune": "condensation",
+    "search": "training",
     "symmetry": "symmetry",
     "train": "training",
     "viz": "viz",

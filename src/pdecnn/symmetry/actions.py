@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pdecnn.layers.cp_block import CPBlock, LiftedBlock
 from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
 from pdecnn.layers.shared_expand import SharedDepthwiseExpand
+from pdecnn.layers.tensor_block import TensorBlock
 from pdecnn.symmetry.groups import Group
 
 
@@ -42,16 +43,14 @@ def act_on_output(block: QuasilinearBlock, T: Tensor) -> None:
 @act_on_output.register
 def _(block: Equation4, T: Tensor) -> None:
     if (monomial := split_monomial(T)) is None:
-        write(block.mix, T)
+        write(block.mix, T if block.mix.groups == 1 else torch.block_diag(*[T] * block.f))
         return
     src, d = monomial
-    _select_rows(block.mix, src)
-    _select_rows(block.coefficients, src)
-    norm = block.norm
-    assert isinstance(norm, nn.BatchNorm2d)
-    _select_channels(norm, src)
-    norm.weight.data *= d
-    norm.bias.data *= d
+    sums = block.mix.out_channels // block.m  # one for each derivative in the reading of the text
+    rows = (torch.arange(sums).unsqueeze(1) * block.m + src).flatten()
+    _select_rows(block.mix, rows)
+    _select_rows(block.coefficients, rows)
+    _scale_end(block, src, d)
 
 
 @act_on_output.register
@@ -60,6 +59,10 @@ def _(block: Equation5, T: Tensor) -> None:
         src, d = monomial
         order = torch.arange(block.f * block.n) if block.order is None else block.order
         groups = order.view(block.m, -1)[src]
+        if block.has_end_norm:
+            block.order = groups.flatten()
+            _scale_end(block, src, d)
+            return
         rows = torch.ones(block.f * block.n, dtype=T.dtype)
         rows[groups] = d.unsqueeze(1)
         block.coefficients.weight.data *= rows.view(-1, 1, 1, 1)
@@ -86,6 +89,15 @@ def _(block: LiftedBlock, T: Tensor) -> None:
     read(block.coefficients, T)
 
 
+@act_on_input.register
+def _(block: TensorBlock, T: Tensor) -> None:
+    block.change_input(torch.linalg.inv(T))
+    if not block.shared and (monomial := split_monomial(T)) is not None:  # the stencils go along with their channels
+        index = (monomial[0].unsqueeze(1) * block.f + torch.arange(block.f)).flatten()
+        assert isinstance(block.expand, nn.Conv2d)
+        _select_rows(block.expand, index)
+
+
 @singledispatch
 def _rename(block: QuasilinearBlock, src: Tensor, index: Tensor, d: Tensor) -> None:
     """Goes along inside a block when its channel `i` is now `d_i` times the former channel `src(i)`.
@@ -104,7 +116,7 @@ def _(block: Equation3, src: Tensor, index: Tensor, d: Tensor) -> None:
 
 @_rename.register
 def _(block: Equation4, src: Tensor, index: Tensor, d: Tensor) -> None:
-    _select_columns(block.mix, index)
+    _select_columns(block.mix, index if block.mix.groups == 1 else src)
     _permute_derivatives(block, index, d)
 
 
@@ -140,6 +152,15 @@ def split_monomial(T: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     src = T.abs().argmax(1)
     return src, T[torch.arange(len(T)), src]
+
+
+def _scale_end(block: QuasilinearBlock, src: Tensor, d: Tensor) -> None:
+    """Reorders and scales the norm at the end of a block, which no convolution precedes."""
+    norm = block.norm
+    assert isinstance(norm, nn.BatchNorm2d)
+    _select_channels(norm, src)
+    norm.weight.data *= d
+    norm.bias.data *= d
 
 
 def _select_rows(conv: nn.Conv2d, index: Tensor) -> None:

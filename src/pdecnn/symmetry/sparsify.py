@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from pdecnn.layers.tensor_block import TensorBlock
 from pdecnn.models.hyperbolic import HyperbolicNet
 from pdecnn.symmetry.groups import Group
 from pdecnn.symmetry.matrices import StreamMatrix, continuous, descend, stream_matrices
@@ -86,6 +87,10 @@ def sparsify(
         x: Images to measure the output error with; noise by default.
     """
     symmetry = continuous(symmetry_of(model), (Group.GL, Group.O))
+    if any(isinstance(block, TensorBlock) for block in model.modules()):
+        raise ValueError(
+            "sparsify: a full tensor reads its stream twice, for which no search is written; use a CP form."
+        )
     if not symmetry:
         reasons = "; ".join(f"stage {s}: {q.label}" for s, q in symmetry_of(model).items())
         raise ValueError(f"sparsify: no stage has a symmetry that can create zeros (O or GL): {reasons}.")

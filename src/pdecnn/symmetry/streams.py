@@ -16,6 +16,7 @@ from torch import nn
 from pdecnn.layers.ball import HardBall, SoftBall
 from pdecnn.layers.cp_block import CPBlock, LiftedBlock
 from pdecnn.layers.quasilinear import Equation3, Equation4, Equation5, Equation6, Equation7, QuasilinearBlock
+from pdecnn.layers.tensor_block import TensorBlock
 from pdecnn.models.hyperbolic import HyperbolicNet
 from pdecnn.symmetry.groups import Group
 
@@ -46,7 +47,18 @@ INTERFACES: dict[type[QuasilinearBlock], tuple[tuple[Group, str], tuple[Group, s
     Equation7: ((Group.MONOMIAL, BARE), (Group.GL, FREE)),
     CPBlock: ((Group.GL, FREE), (Group.GL, FREE)),
     LiftedBlock: ((Group.GL, FREE), (Group.GL, FREE)),
+    TensorBlock: ((Group.GL, FREE), (Group.GL, FREE)),
 }
+PARTED = "its tensor is block-diagonal, and T would have to have the same blocks"
+
+
+def interfaces(block: QuasilinearBlock) -> tuple[tuple[Group, str], tuple[Group, str]]:
+    """What a block absorbs where it reads the stream, and where it writes to it, each with the reason."""
+    if isinstance(block, TensorBlock) and block.groups > 1:
+        return (Group.TRIVIAL, PARTED), (Group.TRIVIAL, PARTED)
+    if isinstance(block, TensorBlock) and not block.shared:
+        return (Group.MONOMIAL, "each channel has its own stencils"), (Group.GL, FREE)
+    return INTERFACES[type(block)]
 
 
 @dataclass(frozen=True)
@@ -156,7 +168,7 @@ def _restrictions(model: HyperbolicNet) -> Iterator[tuple[int, Restriction]]:
             yield 1, _restriction(f"stem.{name}", module)
     for step in walk(model):
         kind = type(step.block).__name__
-        (reads, why_reads), (writes, why_writes) = INTERFACES[type(step.block)]
+        (reads, why_reads), (writes, why_writes) = interfaces(step.block)
         yield step.source, Restriction(step.name, kind, reads, why_reads)
         yield step.stage, Restriction(step.name, kind, writes, why_writes)
         yield step.stage, _restriction(f"{step.name}.act", step.block.act)

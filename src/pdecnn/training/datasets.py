@@ -47,6 +47,22 @@ def _fashion_mini(root: Path, download: bool) -> Dataset:
     return Dataset("fashion-mini", train, test, FASHION_CLASSES, mean=(0.2860,), std=(0.3530,), note=note)
 
 
+def load_sample(name: str) -> Images:
+    """A few real test images that ship in the package, of `"mnist"`, `"cifar10"` or `"fashion-mini"`.
+
+    They are the first 200 of MNIST and the first 100 of CIFAR-10, for figures and checks; too few to measure accuracy.
+
+    Example:
+        >>> len(load_sample("cifar10"))
+        100
+    """
+    if name == "fashion-mini":
+        return load_dataset(name).test
+    with np.load(Path(__file__).parent.parent / "data/sample.npz", allow_pickle=False) as arrays:
+        x, y = arrays[f"{name}_x"], arrays[f"{name}_y"]
+    return Images(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)))
+
+
 def _mnist_like(name: str, classes: tuple[str, ...], mean: float, std: float) -> Callable[[Path, bool], Dataset]:
     def read(root: Path, download: bool) -> Dataset:
         from torchvision import datasets

@@ -10,6 +10,7 @@ from torch.nn import functional as nnf
 
 from pdecnn.shared.modules import listen
 from pdecnn.training.recipe import DistillRecipe, LossRecipe
+from pdecnn.training.variation import weight_variation
 
 Objective = Callable[[nn.Module, Any, Any], tuple[Tensor, Tensor | None]]
 """Called as `objective(model, x, y)`; returns the loss and the logits, if there are any."""
@@ -41,7 +42,13 @@ class Classification:
         target = y
         if self.mixup is not None and len(x) % 2 == 0:  # images are mixed in pairs
             x, target = self.mixup(x, y)
-        return self.of_output(model(x), target)
+        loss, logits = self.of_output(model(x), target)
+        return self.penalised(loss, model), logits
+
+    def penalised(self, loss: Tensor, model: nn.Module) -> Tensor:
+        """The loss with what keeps neighbouring blocks similar, if the recipe asks for it."""
+        factor = self.recipe.weight_variation
+        return loss + factor * weight_variation(model) if factor else loss
 
     def of_output(self, output: Tensor | tuple[Tensor, Tensor], target: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of what the model returned."""
@@ -100,7 +107,7 @@ class Distillation:
             reduction="batchmean",
             log_target=True,
         )
-        loss = (1 - recipe.weight) * loss + recipe.weight * T**2 * kl
+        loss = self.task.penalised((1 - recipe.weight) * loss + recipe.weight * T**2 * kl, model)
         for mine, theirs in recipe.features.items():
             loss = loss + recipe.feature_weight * _distance(h_student[mine], h_teacher[theirs], mine, theirs)
         return loss, logits

@@ -127,6 +127,7 @@ class LossRecipe(Part):
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0
     aux_weight: NonNegative = 0.4
+    weight_variation: NonNegative = 0.0  # of neighbouring blocks, see `pdecnn.training.weight_variation`
 
 
 class DistillRecipe(Part):

@@ -15,7 +15,7 @@ def weight_variation(model: nn.Module, kinds: tuple[type[nn.Module], ...] | None
 
     Args:
         model: Network in which every `nn.Sequential` or `nn.ModuleList` is searched for neighbouring blocks.
-        kinds: Types of blocks to compare; by default the quasi-linear blocks.
+        kinds: Types of blocks to compare; by default the quasi-linear blocks and those of waves.
 
     Example:
         >>> from pdecnn.layers import Equation3
@@ -24,8 +24,9 @@ def weight_variation(model: nn.Module, kinds: tuple[type[nn.Module], ...] | None
     """
     if kinds is None:
         from pdecnn.layers.quasilinear import QuasilinearBlock
+        from pdecnn.models.wave import WaveBlock
 
-        kinds = (QuasilinearBlock,)
+        kinds = (QuasilinearBlock, WaveBlock)
     total: Tensor | None = None
     for container in model.modules():
         if isinstance(container, (nn.Sequential, nn.ModuleList)):

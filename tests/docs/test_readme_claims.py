@@ -1,0 +1,55 @@
+"""What README says of results and networks, against the results and the networks."""
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+import timm
+
+import pdecnn  # noqa: F401  (registers the models)
+from pdecnn.layers import GlobalLayer
+from pdecnn.symmetry import symmetry_of
+from pdecnn.training import load_recipe
+
+ROOT = Path(__file__).parents[2]
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def toy(name):
+    return json.loads((ROOT / f"results/mnist-toy-{name}.json").read_text())
+
+
+def test_the_steps_of_the_savings_table():
+    """The nets for ImageNet have one step."""
+    assert "(K = 5, and K = 1 in the last three rows;" in README
+    rows = re.findall(r"\| ([\w-]+) \| [\d.]+x \|", README)
+    assert [row.split("-")[0].lower() for row in rows[-3:]] == ["mobilenetv2", "mobilenetv3", "efficientnet"]
+    for name in ("mobilenetv2_100_global", "mobilenetv3_large_100_global", "efficientnet_b0_global"):
+        model = timm.create_model(name, device="meta")
+        assert {m.K for m in model.modules() if isinstance(m, GlobalLayer)} == {1}
+
+
+def test_how_the_tiny_nets_were_trained():
+    ours, baseline = load_recipe("quick/cifar10-tiny-global"), load_recipe("quick/cifar10-tiny")
+    assert (ours.optimizer.weight_decay, baseline.optimizer.weight_decay) == (3e-5, 1e-4)
+    assert (
+        "(3e-5 for the Global net, 1e-4 for its baseline), and the baseline was compiled and in channels_last" in README
+    )
+
+
+def test_the_toys_stand_side_by_side():
+    by_sgd = [float(x) for x in re.findall(r"\d\d\.\d+", toy("global")["note"].split("With SGD")[1])]
+    groups = {"global": by_sgd[:3], "residual": by_sgd[3:6], "conv": by_sgd[6:]}
+    said = "{global:.1f} % for the Global toy, {residual:.1f} % for the residual one, {conv:.1f} % for the plain one"
+    assert said.format(**{name: mean(values) for name, values in groups.items()}) in README
+    confusions = [mean(toy(name)["confusions_3_5"]) for name in ("conv", "residual", "global")]
+    assert "{:.0f}, {:.0f} and {:.0f} in the mean of three seeds".format(*confusions) in README
+
+
+def test_which_networks_a_lie_group_turns():
+    """Only the CP form, and Equation (3) once lifted, have more than scalings and permutations."""
+    assert "those in CP form (and those of Equation (3), once lifted)" in README
+    assert symmetry_of(timm.create_model("cifar_hyperbolic_cp"))[2].label == "O(32)"
+    for equation in ("eq3", "eq4", "eq5", "eq6", "eq7"):
+        assert symmetry_of(timm.create_model(f"cifar_hyperbolic_{equation}"))[2].label == "signed permutations(32)"
