@@ -5,6 +5,7 @@ All passes change a graph of ATen operators in place, as `torch.export` writes i
 
 import operator
 from collections.abc import Container
+from itertools import count
 from typing import Any
 
 import torch
@@ -69,6 +70,8 @@ def fold_constants(module: fx.GraphModule) -> None:
             elif _is_constant(node, values):
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = node.target(*args, **kwargs)
+                if node.target is _ATEN.empty.memory_format:
+                    values[node].zero_()  # files do not depend on what was in memory
     mutable = any(_is_mutable(node.target) for node in values if node.op == "call_function")
     for node in list(values):
         value = values[node]
@@ -153,7 +156,7 @@ def keep_dimensions(module: fx.GraphModule) -> None:
 
 def add_constant(module: fx.GraphModule, before: fx.Node, value: Tensor) -> fx.Node:
     """A new buffer and a node, placed before `before`, that reads it."""
-    name = f"constant_{sum(1 for _ in module.buffers())}"
+    name = next(name for i in count() if not hasattr(module, name := f"constant_{i}"))
     module.register_buffer(name, value.detach().clone().contiguous())
     with module.graph.inserting_before(before):
         node: fx.Node = module.graph.get_attr(name)

@@ -82,7 +82,8 @@ def test_export_writes_file_and_header_and_says_what_they_cost(tiny, tmp_path):
         static const char *const classes[] = MY_NET_CLASSES;
         int main(void) {
             static float arena[MY_NET_ARENA_BYTES / sizeof(float)], in[MY_NET_INPUTS], out[MY_NET_OUTPUTS];
-            return my_net_run(arena, in, out) || my_net_run_k(arena, in, out, 3) || my_net_run_k(arena, in, out, 0) != -1
+            return my_net_run(arena, in, out) || my_net_run_k(arena, in, out, 3)
+                || my_net_run_k(arena, in, out, 0) != -1
                 || my_net_run_k(arena, in, out, 10001) != -1 || classes[9][2] != '"';
         }"""
     )
@@ -164,7 +165,8 @@ int main(int argc, char **argv) {
     uint32_t state = 1;
     const int runs = argc > 1 ? atoi(argv[1]) : 1;
     for (int r = 0; r < runs; r++) {
-        float *arena = malloc(NET_ARENA_BYTES), *in = malloc(NET_INPUTS * sizeof *in), *out = malloc(NET_OUTPUTS * sizeof *out);
+        float *arena = malloc(NET_ARENA_BYTES), *in = malloc(NET_INPUTS * sizeof *in);
+        float *out = malloc(NET_OUTPUTS * sizeof *out);
         for (int i = 0; i < NET_INPUTS; i++) {
             state = state * 1664525u + 1013904223u;
             union { uint32_t u; float f; } v = {state};          /* any bits: subnormal, infinite, not a number */

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from pdecnn import functional
 from pdecnn.deploy.c.build import runner
@@ -15,7 +15,9 @@ from pdecnn.layers import GlobalLayer
 from pdecnn.layers.transport import Transport
 
 FLAGS = ("-std=c99", "-O1", "-mavx2", "-ffp-contract=off", "-fsanitize=undefined", "-fno-sanitize-recover=all")
-SETTINGS = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+SETTINGS = settings(
+    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=[Phase.generate]
+)
 
 
 class Many(nn.Module):
@@ -37,7 +39,8 @@ def agree(parts, inputs, tol=1e-5):
     with torch.no_grad():
         expected = model(*[x.clone() for x in inputs])
     for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b.float(), rtol=tol, atol=tol * max(1.0, float(b.float().nan_to_num().abs().max())), equal_nan=True)
+        largest = max(1.0, float(b.float().nan_to_num(0, 0, 0).abs().max()))
+        torch.testing.assert_close(a, b.float(), rtol=tol, atol=tol * largest, equal_nan=True)
 
 
 @st.composite
@@ -53,7 +56,8 @@ def convolutions(draw):
         "dilation": draw(st.tuples(st.integers(1, 2), st.integers(1, 2))),
         "bias": draw(st.booleans()),
     }
-    least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(options["dilation"], kernel, options["padding"], strict=True)]
+    sizes = zip(options["dilation"], kernel, options["padding"], strict=True)
+    least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in sizes]
     H, W = (n + draw(st.integers(0, 20)) for n in least)
     return nn.Conv2d(C, out, kernel, groups=groups, **options), (C, H, W)
 
@@ -98,14 +102,51 @@ def test_linear(sizes):
 
 
 UNARY = [
-    F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.gelu, F.silu, F.mish, F.softplus, F.hardswish, F.hardsigmoid,
-    F.hardtanh, F.softsign, F.tanhshrink, F.logsigmoid, F.hardshrink, torch.sigmoid, torch.tanh, torch.exp, torch.expm1,
-    torch.erf, torch.abs, torch.sign, torch.square, torch.neg, torch.sqrt, torch.rsqrt, torch.log, torch.log1p,
-    torch.reciprocal, lambda x: x**3, lambda x: x**-2, lambda x: x**0.5, lambda x: abs(x) ** 1.7, lambda x: 3 - x,
-    lambda x: torch.where(x > 0, x, 2 * x), lambda x: torch.maximum(x, -x), lambda x: torch.minimum(x, x * x),
-    lambda x: ((x > 0.5) | (x < -0.5)).float(), lambda x: F.gelu(x, approximate="tanh"), lambda x: x.add(x, alpha=3),
-    lambda x: x.clamp(-0.2, 0.3), lambda x: (x != 0).float() + (x == 0).float() + (x >= 1).float() + (x <= 1).float(),
-]  # fmt: skip
+    F.relu,
+    F.relu6,
+    F.leaky_relu,
+    F.elu,
+    F.selu,
+    F.celu,
+    F.gelu,
+    F.silu,
+    F.mish,
+    F.softplus,
+    F.hardswish,
+    F.hardsigmoid,
+    F.hardtanh,
+    F.softsign,
+    F.tanhshrink,
+    F.logsigmoid,
+    F.hardshrink,
+    torch.sigmoid,
+    torch.tanh,
+    torch.exp,
+    torch.expm1,
+    torch.erf,
+    torch.abs,
+    torch.sign,
+    torch.square,
+    torch.neg,
+    torch.sqrt,
+    torch.rsqrt,
+    torch.log,
+    torch.log1p,
+    torch.reciprocal,
+    lambda x: x**3,
+    lambda x: x**-2,
+    lambda x: x**0.5,
+    lambda x: abs(x) ** 1.7,
+    lambda x: 3 - x,
+    lambda x: torch.where(x > 0, x, 2 * x),
+    lambda x: torch.maximum(x, -x),
+    lambda x: torch.minimum(x, x * x),
+    lambda x: ((x > 0.5) | (x < -0.5)).float(),
+    lambda x: F.gelu(x, approximate="tanh"),
+    lambda x: x.add(x, alpha=3),
+    lambda x: x.clamp(-0.2, 0.3),
+    lambda x: (x != 0).float() + (x == 0).float() + (x >= 1).float() + (x <= 1).float(),
+]
 
 
 def test_functions_of_one_number():
@@ -128,37 +169,69 @@ def broadcasts(draw):
 @SETTINGS
 @given(st.lists(broadcasts(), min_size=6, max_size=6))
 def test_broadcasting(cases):
-    parts = [lambda x, w=torch.randn(own): (x * w + x.sum(-1, keepdim=True)) / (1 + abs(w)) for _, own in cases]
+    factors = [torch.randn(own) for _, own in cases]
+    parts = [lambda x, w=w: (x * w + x.sum(-1, keepdim=True)) / (1 + abs(w)) for w in factors]
     agree(parts, [torch.randn(2, *full[1:]) for full, _ in cases])
 
 
 MOVES = [
-    lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(2, 3).reshape(len(x), -1), lambda x: x[:, 1:3],
-    lambda x: x[:, :, ::2, 1:], lambda x: torch.cat([x, x[:, :1] * 2, x], 1), lambda x: torch.cat([x, x], -1),
-    lambda x: torch.stack([x, -x], 2), lambda x: F.pad(x, (1, 2, 3, 0), value=0.5), lambda x: F.pad(x, (-1, 0, 0, -1)),
-    lambda x: x.flip(-1), lambda x: x.flip((1, 2)), lambda x: x.roll((1, -2), (2, 3)), lambda x: x.chunk(2, 1)[1] * 2,
+    lambda x: x.permute(0, 2, 3, 1),
+    lambda x: x.transpose(2, 3).reshape(len(x), -1),
+    lambda x: x[:, 1:3],
+    lambda x: x[:, :, ::2, 1:],
+    lambda x: torch.cat([x, x[:, :1] * 2, x], 1),
+    lambda x: torch.cat([x, x], -1),
+    lambda x: torch.stack([x, -x], 2),
+    lambda x: F.pad(x, (1, 2, 3, 0), value=0.5),
+    lambda x: F.pad(x, (-1, 0, 0, -1)),
+    lambda x: x.flip(-1),
+    lambda x: x.flip((1, 2)),
+    lambda x: x.roll((1, -2), (2, 3)),
+    lambda x: x.chunk(2, 1)[1] * 2,
     lambda x: torch.cat([a * b for a, b in zip(x.split([1, 3], 1), x.split([1, 3], 1), strict=True)], 1),
-    lambda x: F.pixel_shuffle(x, 2), lambda x: F.pixel_unshuffle(x[:, :, :4], 2), lambda x: x[:, [2, 0, 2]],
-    lambda x: x.repeat(1, 2, 1, 3), lambda x: x[:, :, :1].expand(-1, -1, 5, -1) + 1, lambda x: x.unbind(1)[2],
-    lambda x: F.pad(x, (1, 1, 2, 0), mode="replicate"), lambda x: F.pad(x, (1, 2, 2, 0), mode="circular"),
-    lambda x: F.pad(x, (1, 2, 2, 0), mode="reflect"), lambda x: F.channel_shuffle(x, 2), lambda x: x.squeeze(0),
-    lambda x: F.interpolate(x, scale_factor=2), lambda x: x.movedim(1, -1).flatten(1, 2).mT,
-    lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), lambda x: F.interpolate(x, size=(3, 9), mode="bicubic"),
-]  # fmt: skip
+    lambda x: F.pixel_shuffle(x, 2),
+    lambda x: F.pixel_unshuffle(x[:, :, :4], 2),
+    lambda x: x[:, [2, 0, 2]],
+    lambda x: x.repeat(1, 2, 1, 3),
+    lambda x: x[:, :, :1].expand(-1, -1, 5, -1) + 1,
+    lambda x: x.unbind(1)[2],
+    lambda x: F.pad(x, (1, 1, 2, 0), mode="replicate"),
+    lambda x: F.pad(x, (1, 2, 2, 0), mode="circular"),
+    lambda x: F.pad(x, (1, 2, 2, 0), mode="reflect"),
+    lambda x: F.channel_shuffle(x, 2),
+    lambda x: F.interpolate(x, scale_factor=2),
+    lambda x: x.movedim(1, -1).flatten(1, 2).mT,
+    lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    lambda x: F.interpolate(x, size=(3, 9), mode="bicubic"),
+]
 
 
 def test_moves():
-    parts = [move for i, move in enumerate(MOVES) if i != 24]
-    agree(parts, [torch.randn(2, 4, 5, 6)] * len(parts))
+    agree(MOVES, [torch.randn(2, 4, 5, 6)] * len(MOVES))
 
 
 REDUCTIONS = [
-    lambda x: x.mean((2, 3)), lambda x: x.mean(1), lambda x: x.sum((1, 3)), lambda x: x.amax((2, 3)), lambda x: x.amin(1),
-    lambda x: x.softmax(1), lambda x: x.log_softmax(-1), lambda x: x.var((2, 3)), lambda x: x.std(-1), lambda x: x.mean(2, True),
-    lambda x: F.layer_norm(x, x.shape[2:]), nn.GroupNorm(2, 4), nn.LayerNorm([4, 5, 6]), nn.InstanceNorm2d(4, affine=True),
-    lambda x: F.normalize(x), lambda x: x.norm(dim=1), lambda x: (x * x).sum((1, 2, 3)), nn.BatchNorm2d(4), nn.Softmax2d(),
+    lambda x: x.mean((2, 3)),
+    lambda x: x.mean(1),
+    lambda x: x.sum((1, 3)),
+    lambda x: x.amax((2, 3)),
+    lambda x: x.amin(1),
+    lambda x: x.softmax(1),
+    lambda x: x.log_softmax(-1),
+    lambda x: x.var((2, 3)),
+    lambda x: x.std(-1),
+    lambda x: x.mean(2, True),
+    lambda x: F.layer_norm(x, x.shape[2:]),
+    nn.GroupNorm(2, 4),
+    nn.LayerNorm([4, 5, 6]),
+    nn.InstanceNorm2d(4, affine=True),
+    lambda x: F.normalize(x),
+    lambda x: x.norm(dim=1),
+    lambda x: (x * x).sum((1, 2, 3)),
+    nn.BatchNorm2d(4),
+    nn.Softmax2d(),
     lambda x: x.flatten(1).max(1).values,
-]  # fmt: skip
+]
 
 
 def test_reductions_and_norms():
@@ -166,12 +239,24 @@ def test_reductions_and_norms():
 
 
 POOLS = [
-    nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 1, 1, dilation=1), nn.MaxPool2d((2, 3), (1, 2), (1, 0)),
-    nn.MaxPool2d(2, dilation=2, stride=1), nn.MaxPool2d(3, 2, ceil_mode=True), nn.AvgPool2d(2), nn.AvgPool2d(3, 2, 1),
-    nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.AvgPool2d(3, 2, ceil_mode=True), nn.AvgPool2d(2, divisor_override=3),
-    nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d((2, 3)), nn.AdaptiveAvgPool2d(4), nn.AdaptiveMaxPool2d(1),
-    nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
-]  # fmt: skip
+    nn.MaxPool2d(2),
+    nn.MaxPool2d(3, 2, 1),
+    nn.MaxPool2d(3, 1, 1, dilation=1),
+    nn.MaxPool2d((2, 3), (1, 2), (1, 0)),
+    nn.MaxPool2d(2, dilation=2, stride=1),
+    nn.MaxPool2d(3, 2, ceil_mode=True),
+    nn.AvgPool2d(2),
+    nn.AvgPool2d(3, 2, 1),
+    nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    nn.AvgPool2d(3, 2, ceil_mode=True),
+    nn.AvgPool2d(2, divisor_override=3),
+    nn.AdaptiveAvgPool2d(1),
+    nn.AdaptiveAvgPool2d((2, 3)),
+    nn.AdaptiveAvgPool2d(4),
+    nn.AdaptiveMaxPool2d(1),
+    nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+    nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+]
 
 
 def test_pooling():
@@ -180,11 +265,18 @@ def test_pooling():
 
 def test_products():
     parts = [
-        lambda x: x @ x.mT, lambda x: x.mT @ x, lambda x: x @ torch.arange(12.0).reshape(6, 2), lambda x: torch.ones(3, 5) @ x,
-        lambda x: torch.einsum("ncyx,yz->nczx", x, torch.arange(10.0).reshape(5, 2)), lambda x: torch.bmm(x[0], x[0].mT)[None],
-    ]  # fmt: skip
-    parts = parts[:5]
+        lambda x: x @ x.mT,
+        lambda x: x.mT @ x,
+        lambda x: x @ torch.arange(12.0).reshape(6, 2),
+        lambda x: torch.ones(3, 5) @ x,
+        lambda x: torch.einsum("ncyx,yz->nczx", x, torch.arange(10.0).reshape(5, 2)),
+    ]
     agree(parts, [torch.randn(1, 4, 5, 6)] * len(parts))
+
+
+def test_weights_that_are_no_numbers():
+    odd = torch.tensor([float("inf"), -float("inf"), float("nan"), 1.0])
+    agree([lambda x: x + odd], [torch.randn(2, 4)])
 
 
 class SqueezeExcite(nn.Module):
@@ -204,16 +296,24 @@ def test_blocks_of_mobile_nets():
 def global_layers(draw):
     boundary = draw(st.sampled_from(["periodic", "neumann", "dirichlet"]))
     options = {
-        "K": draw(st.integers(1, 6)), "dt": draw(st.floats(0.05, 0.5)), "dx": draw(st.floats(0.5, 2)),
-        "dy": draw(st.floats(0.5, 2)), "kernel_size": draw(st.sampled_from([1, 3, 5])), "boundary": boundary,
+        "K": draw(st.integers(1, 6)),
+        "dt": draw(st.floats(0.05, 0.5)),
+        "dx": draw(st.floats(0.5, 2)),
+        "dy": draw(st.floats(0.5, 2)),
+        "kernel_size": draw(st.sampled_from([1, 3, 5])),
+        "boundary": boundary,
         "diffusion": draw(st.sampled_from(["depthwise", 0.3, (0.1, 0.4), "channel", "pointwise"])),
         "velocity": draw(st.sampled_from(["depthwise", "depthwise", "channel", "dot", 0.4])),
-        "source": draw(st.sampled_from(["identity", "none", "residual"])), "h_prev": draw(st.sampled_from(["init", "input"])),
+        "source": draw(st.sampled_from(["identity", "none", "residual"])),
+        "h_prev": draw(st.sampled_from(["init", "input"])),
         "act_layer": draw(st.sampled_from([nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Identity])),
-        "residual": draw(st.booleans()), "flow_sign": draw(st.sampled_from([1, -1])), "coef_bias": draw(st.booleans()),
-        "upwind": draw(st.booleans()), "velocity_bound": draw(st.sampled_from([False, 0.7])),
+        "residual": draw(st.booleans()),
+        "flow_sign": draw(st.sampled_from([1, -1])),
+        "coef_bias": draw(st.booleans()),
+        "upwind": draw(st.booleans()),
+        "velocity_bound": draw(st.sampled_from([False, 0.7])),
         "dilation": draw(st.sampled_from([1, 1, 2])) if boundary == "periodic" else 1,
-    }  # fmt: skip
+    }
     C = draw(st.integers(1, 4))
     options["init"] = nn.Conv2d(C, C, 3, padding=1) if draw(st.booleans()) else None
     layer = GlobalLayer(C, **options).eval()
@@ -245,8 +345,10 @@ def test_solver_with_coefficients_of_all_kinds():
     kinds = [torch.rand(1, C, H, W), torch.rand(1, C, 1, 1), torch.tensor(0.3)]
     parts = [
         lambda h, u=u, D=D, b=b: functional.advection_diffusion(h, u, D, D, u, h * 2, K=3, boundary=b)
-        for u in kinds for D in kinds for b in ("periodic", "neumann", "dirichlet")
-    ]  # fmt: skip
+        for u in kinds
+        for D in kinds
+        for b in ("periodic", "neumann", "dirichlet")
+    ]
     agree(parts, [torch.randn(1, C, H, W)] * len(parts))
 
 

@@ -1,8 +1,9 @@
-"""Where values lie in the arena: no two that are needed at the same time overlap, and the whole is as small as found."""
+"""Where values lie in the arena: those that are needed at the same time do not overlap, and the whole is small."""
 
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 TRIES = 300
 ALIGNMENT = 4  # floats
@@ -28,7 +29,7 @@ def plan(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
         >>> plan([Buffer(8, 0, 1), Buffer(4, 1, 2), Buffer(8, 2, 3)])
         ([0, 8, 0], 12)
     """
-    sizes = [-(-b.size // ALIGNMENT) * ALIGNMENT for b in buffers]
+    sizes = [_whole(b.size) for b in buffers]
     least = lower_bound(buffers)
     chance = random.Random(0)
     keys = (
@@ -37,33 +38,38 @@ def plan(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
         lambda i: (-sizes[i] * (buffers[i].last - buffers[i].first + 1), buffers[i].first),
         lambda i: (buffers[i].first, -sizes[i]),
     )
-    orders = [sorted(range(len(buffers)), key=key) for key in keys]
-    best: tuple[list[int], int] | None = None
+    found = [_place(sorted(range(len(buffers)), key=key), buffers, sizes) for key in keys]
+    best = min(found, key=lambda placing: placing.end)
     for attempt in range(TRIES):
-        if attempt < len(orders):
-            order = orders[attempt]
-        else:
-            order = list(kept)
-            for _ in range(1 + attempt % 3):
-                i = chance.randrange(len(order)) if order else 0
-                order.insert(chance.randrange(len(order) + 1), order.pop(i)) if order else None
-        found = _place(order, buffers, sizes)
-        if best is None or found[1] < best[1]:
-            best, kept = found, order
-        if best[1] <= least:
+        if best.end <= least or len(buffers) < 2:
             break
-    assert best is not None
-    return best
+        order = list(best.order)
+        for _ in range(1 + attempt % 3):
+            order.insert(chance.randrange(len(order)), order.pop(chance.randrange(len(order))))
+        best = min(best, _place(order, buffers, sizes), key=lambda placing: placing.end)
+    return best.places, best.end
+
+
+class _Placing(NamedTuple):
+    """Buffers as they came out, placed in an order."""
+
+    places: list[int]
+    end: int
+    order: Sequence[int]
 
 
 def lower_bound(buffers: Iterable[Buffer]) -> int:
     """The most floats that are needed at one time."""
     live = list(buffers)
-    steps = {b.first for b in live}
-    return max((sum(-(-b.size // ALIGNMENT) * ALIGNMENT for b in live if b.first <= t <= b.last) for t in steps), default=0)
+    at = (sum(_whole(b.size) for b in live if b.first <= t <= b.last) for t in {b.first for b in live})
+    return max(at, default=0)
 
 
-def _place(order: Sequence[int], buffers: Sequence[Buffer], sizes: Sequence[int]) -> tuple[list[int], int]:
+def _whole(floats: int) -> int:
+    return -(-floats // ALIGNMENT) * ALIGNMENT
+
+
+def _place(order: Sequence[int], buffers: Sequence[Buffer], sizes: Sequence[int]) -> _Placing:
     places = [-1] * len(buffers)
     end = 0
     for i in order:
@@ -80,4 +86,4 @@ def _place(order: Sequence[int], buffers: Sequence[Buffer], sizes: Sequence[int]
             reached = max(reached, stop)
         places[i] = reached if best < 0 else best
         end = max(end, places[i] + sizes[i])
-    return places, end
+    return _Placing(places, end, order)

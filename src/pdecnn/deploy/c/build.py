@@ -21,7 +21,7 @@ FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off")
 def compiler() -> list[str]:
     """The C compiler, `$CC` or the first of cc, gcc, clang; a RuntimeError that says what to do if there is none."""
     given = shlex.split(os.environ.get("CC", ""))
-    for command in ([given] if given else [["cc"], ["gcc"], ["clang"]]):
+    for command in [given] if given else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
             return command
     raise RuntimeError(
@@ -40,7 +40,9 @@ class Built:
         flags: Of the compiler.
     """
 
-    def __init__(self, source: str, name: str, command: Sequence[str] | None = None, flags: Sequence[str] = FLAGS) -> None:
+    def __init__(
+        self, source: str, name: str, command: Sequence[str] | None = None, flags: Sequence[str] = FLAGS
+    ) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file, library = Path(folder) / "net.c", Path(folder) / "net.so"
             file.write_text(source)

@@ -23,6 +23,11 @@ def number(value: float) -> str:
     return f"{float(str(single))!r}f"
 
 
+def _element(value: float) -> str:
+    """A literal for an array, where no function may be called."""
+    return number(value) if math.isfinite(value) else "NAN" if value != value else f"{'-' * (value < 0)}INFINITY"
+
+
 class Constants:
     """The arrays of a file; equal ones are kept once."""
 
@@ -34,7 +39,7 @@ class Constants:
     def floats(self, values: Any) -> str:
         """The name of an array of floats."""
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        return self._add("float", "w", flat, [number(v) for v in flat.tolist()])
+        return self._add("float", "w", flat, [_element(v) for v in flat.tolist()])
 
     def ints(self, values: Sequence[int]) -> str:
         """The name of an array of ints."""

@@ -1,4 +1,4 @@
-"""Convolutions of any stride, dilation, padding and number of groups, as `convolve` in parts/convolution.c takes them."""
+"""Convolutions of any stride, dilation, padding and number of groups, for `convolve` in parts/convolution.c."""
 
 import math
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def lay_out(
     dilation: tuple[int, int],
 ) -> Layout:
     """The layout of a convolution; the grid of a tap is its distance from the first tap modulo the stride."""
-    (H, W), (Ho, Wo), (sy, sx) = size_in, size_out, stride
-    reach_y, reach_x = (dilation[i] * (kernel[i] - 1) for i in (0, 1))
+    W, (Ho, Wo), (sy, sx) = size_in[1], size_out, stride
+    reach_x = dilation[1] * (kernel[1] - 1)
     places = [(i * dilation[0], j * dilation[1]) for i in range(kernel[0]) for j in range(kernel[1])]
     if stride == (1, 1) and padding == (0, 0):
         rows = _strip(Ho, W)
@@ -115,7 +115,7 @@ def convolution(step: Step) -> Code:
     low, high = map(number, step.bounds)
     text = f"convolve(y, {x}, {residual}, {w}, {b}, &{c.struct('conv_shape', fields)}, {low}, {high}, t);"
     over = [] if step.residual is None else [step.number_of(step.residual)]
-    if groups == C == out and layout.grids and layout.rows == Ho and (H, W) == (Ho, Wo):
+    if groups == C == out and layout.grids and layout.rows == Ho and (Ho, Wo) == (H, W):
         over.append(step.number_of(a["input"]))  # a plane is copied whole before it is written
     macs = size(step.main) * (C // groups) * ky * kx
     return Code(text, scratch=copied + ROWS * apart, macs=macs, over=tuple(n for n in over if n >= 0))

@@ -9,7 +9,7 @@ from pdecnn.shared.tables import make_table
 
 @dataclass(frozen=True)
 class Layer:
-    """One step: bytes of memory that are in use while it runs, of weights that it is the first to read, and its work."""
+    """One step: bytes of memory in use while it runs, of weights that it is the first to read, and its work."""
 
     name: str
     shape: tuple[int, ...]

@@ -13,7 +13,8 @@ FOLDER = Path(__file__).parent / "parts"
 # outermost first; a part stands after all that it may need
 FILES = ("lanes.c", "scalar.c", "convolution.c", "product.c", "pooling.c", "reductions.c", "steps.c")
 _DEFINED = re.compile(
-    r"^static [^(=;]*?(\w+)\(|^#define (\w+)|^\} (\w+);|^typedef (?!struct)[^{]*?(\w+)(?: __attribute__.*)?;|^enum \{(.*)\};",
+    r"^static [^(=;]*?(\w+)\(|^#define (\w+)|^\} (\w+);|^enum \{(.*)\};"
+    r"|^typedef (?!struct)[^{]*?(\w+)(?: __attribute__.*)?;",
     re.MULTILINE,
 )
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")

@@ -40,7 +40,14 @@ def is_contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def copy_loops(
-    to: str, out: Sequence[int], source: str, sizes: Sequence[int], strides: Sequence[int], *, start_out: int, start: int
+    to: str,
+    out: Sequence[int],
+    source: str,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    *,
+    start_out: int,
+    start: int,
 ) -> str:
     """`to[start_out + i . out] = source[start + i . strides]` for all indices i; runs side by side are copied whole."""
     dims = [(n, o, s) for n, o, s in zip(sizes, out, strides, strict=True) if n != 1]
@@ -78,19 +85,18 @@ EMITTERS.update(dict.fromkeys(VIEWS, view))
 
 def part_of(step: Step) -> Code:
     """One of the parts of a value that was split."""
-    whole, number_of_part = step.main.args
-    sizes, strides, start = strided(whole, int(number_of_part))  # type: ignore[arg-type, call-overload]
-    x = step.read(whole.args[0])  # type: ignore[union-attr, arg-type]
+    args: Any = step.main.args
+    whole, part = args
+    sizes, strides, start = strided(whole, part)
+    x = step.read(whole.args[0])
     return Code(copy_loops("y", _rows(sizes), x, sizes, strides, start_out=0, start=start))
 
 
 @emits(_ATEN.cat.default, _ATEN.stack.default)
 def cat(step: Step) -> Code:
     """One copy for each part."""
-    parts = [node for node in step.main.args[0] if size(node) > 0]  # type: ignore[union-attr, arg-type]
-    axis = step.main.args[1] if len(step.main.args) > 1 else step.main.kwargs.get("dim", 0)
-    out = shape(step.node)
-    axis = int(axis) % len(out)  # type: ignore[call-overload]
+    a, out = step.arguments(), shape(step.node)
+    parts, axis = [node for node in a["tensors"] if size(node) > 0], a["dim"] % len(out)
     inner, lines, start = math.prod(out[axis + 1 :]), [], 0
     stacked = step.main.target is _ATEN.stack.default
     for node in parts:
@@ -136,9 +142,8 @@ def flip(step: Step) -> Code:
 @emits(_ATEN.full.default, _ATEN.full_like.default, _ATEN.zeros_like.default, _ATEN.ones_like.default)
 def fill(step: Step) -> Code:
     """One number everywhere."""
-    known = {_ATEN.zeros_like.default: 0.0, _ATEN.ones_like.default: 1.0}
-    value = known.get(step.main.target, step.main.args[1] if len(step.main.args) > 1 else 0.0)
-    return Code(f"for (int i = 0; i < {size(step.node)}; i++)\n    y[i] = {number(float(value))};")  # type: ignore[arg-type]
+    value = step.arguments().get("fill_value", 1.0 if step.main.target is _ATEN.ones_like.default else 0.0)
+    return Code(f"for (int i = 0; i < {size(step.node)}; i++)\n    y[i] = {number(float(value))};")
 
 
 def _gather(step: Step, x: fx.Node, places: Tensor) -> Code:
@@ -149,8 +154,9 @@ def _gather(step: Step, x: fx.Node, places: Tensor) -> Code:
 
 
 @emits(
-    _ATEN.index.Tensor, _ATEN.index_select.default, _ATEN.roll.default, _ATEN.repeat.default, _ATEN.pixel_shuffle.default,
-    _ATEN.pixel_unshuffle.default, _ATEN.replication_pad2d.default, _ATEN.reflection_pad2d.default,
+    _ATEN.index.Tensor, _ATEN.index_select.default, _ATEN.roll.default, _ATEN.repeat.default,
+    _ATEN.pixel_shuffle.default, _ATEN.pixel_unshuffle.default,
+    _ATEN.replication_pad2d.default, _ATEN.reflection_pad2d.default,
     _ATEN.upsample_nearest2d.vec, _ATEN.channel_shuffle.default, _ATEN.gather.default, _ATEN._unsafe_index.Tensor,
     _ATEN.im2col.default, _ATEN.replication_pad1d.default, _ATEN.reflection_pad1d.default,
 )  # fmt: skip
@@ -170,3 +176,33 @@ def _known(step: Step, node: fx.Node) -> Tensor:
     if value is None:
         raise NotImplementedError(f"{step.main.target} with computed indices")
     return value
+
+
+@emits(_ATEN.slice_scatter.default)
+def slice_scatter(step: Step) -> Code:
+    """A copy in which one slice is replaced."""
+    a = step.arguments()
+    base, source, sizes = a["self"], a["src"], shape(a["self"])
+    seen = _ATEN.slice.Tensor(torch.empty(sizes), a["dim"], a["start"], a["end"], a["step"])
+    whole = f"memcpy(y, {step.read(base)}, {size(base)} * sizeof(float));"
+    rows = _rows(shape(source))
+    loops = copy_loops(
+        "y", seen.stride(), step.read(source), shape(source), rows, start_out=seen.storage_offset(), start=0
+    )
+    return Code(f"{whole}\n{loops}")
+
+
+@emits(_ATEN.copy.default)
+def copy(step: Step) -> Code:
+    """The second value, with the shape of the first."""
+    source: Any = step.main.args[1]
+    out = shape(step.node)
+    seen = torch.empty(shape(source)).expand(out)
+    return Code(copy_loops("y", _rows(out), step.read(source), out, seen.stride(), start_out=0, start=0))
+
+
+@emits(*COPIES)
+def clone(step: Step) -> Code:
+    """A copy of a weight."""
+    source: Any = step.main.args[0]
+    return Code(f"memcpy(y, {step.read(source)}, {size(source)} * sizeof(float));")

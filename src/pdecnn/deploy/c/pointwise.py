@@ -110,7 +110,7 @@ EMITTERS.update(dict.fromkeys(EXPRESSIONS, pointwise))
 def _expression(step: Step, node: fx.Node, leaves: dict[str, fx.Node]) -> str:
     """The C expression of a node, with `<x0>` for the elements that it reads."""
     whole = arguments(node)
-    parts = []
+    parts: list[Any] = []
     for argument in node.target._schema.arguments:  # type: ignore[union-attr]
         value = whole[argument.name]
         if isinstance(value, fx.Node):

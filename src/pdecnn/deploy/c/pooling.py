@@ -50,3 +50,16 @@ def adaptive_avg_pool(step: Step) -> Code:
     C, H, W = _maps(step, x)
     sizes = (C, H, W, *shape(step.node)[-2:])
     return Code(f"share_pool(y, {step.read(x)}, {', '.join(map(str, sizes))});")  # type: ignore[arg-type]
+
+
+@emits(_ATEN.adaptive_max_pool2d.default)
+def adaptive_max_pool(step: Step) -> Code:
+    """The largest of windows that share the map among them equally."""
+    x: Any = step.main.args[0]
+    C, H, W = _maps(step, x)
+    Ho, Wo = shape(step.node)[-2:]
+    if H % Ho or W % Wo:
+        raise NotImplementedError("adaptive_max_pool2d with windows of different sizes")
+    window = (H // Ho, W // Wo)
+    sizes = (C, H, W, Ho, Wo, *window, *window, 0, 0, 1, 1)
+    return Code(f"max_pool(y, {step.read(x)}, {', '.join(map(str, sizes))});")

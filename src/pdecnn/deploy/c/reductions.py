@@ -59,13 +59,13 @@ def total(step: Step) -> Code:
     return _loops(step, "0.0f", "s += v;", "s")
 
 
-@emits(_ATEN.amax.default, _ATEN.max.default)
+@emits(_ATEN.amax.default, _ATEN.max.default, _ATEN.max.dim)
 def largest(step: Step) -> Code:
     """The largest value."""
     return _loops(step, "-from_bits(0x7f800000u)", "s = larger(v, s);", "s")
 
 
-@emits(_ATEN.amin.default, _ATEN.min.default)
+@emits(_ATEN.amin.default, _ATEN.min.default, _ATEN.min.dim)
 def least(step: Step) -> Code:
     """The least value."""
     return _loops(step, "from_bits(0x7f800000u)", "s = smaller(v, s);", "s")
@@ -115,3 +115,13 @@ def group_norm(step: Step) -> Code:
     """Each group of channels by itself."""
     a = step.arguments()
     return _norm(step, a["input"], a["N"] * a["group"], a["weight"], a["bias"], (a["HxW"], a["C"]), a["eps"])
+
+
+@emits(_ATEN._native_batch_norm_legit.no_stats)
+def instance_norm(step: Step) -> Code:
+    """Each channel by itself."""
+    a = step.arguments()
+    N, C, *pixels = shape(a["input"])
+    if N != 1:
+        raise NotImplementedError("a batch norm without statistics of several samples")
+    return _norm(step, a["input"], C, a["weight"], a["bias"], (math.prod(pixels), C), a["eps"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from pdecnn.deploy.c import convolution, movement, pointwise, pooling, products, reductions, steps
 from pdecnn.deploy.c.arena import Buffer, lower_bound, plan
@@ -18,10 +19,14 @@ from pdecnn.deploy.c.movement import COPIES, PARTS, VIEWS, is_contiguous, part_o
 from pdecnn.deploy.c.registry import EMITTERS, Code, Step, shape, size
 from pdecnn.deploy.check import CannotExportError
 
+_ATEN = torch.ops.aten
 _ROOMS = (convolution, movement, pointwise, pooling, products, reductions, steps)  # fill the registry
 _TYPES = (torch.float32, torch.bool)  # a truth value is 1 or 0
-_FIRST = {torch.ops.aten.max_pool2d_with_indices.default, torch.ops.aten.native_layer_norm.default,
-          torch.ops.aten.native_group_norm.default}  # fmt: skip
+# of whose several outputs the first is computed
+_FIRST = {
+    _ATEN.max_pool2d_with_indices.default, _ATEN.native_layer_norm.default, _ATEN.native_group_norm.default,
+    _ATEN._native_batch_norm_legit.no_stats, _ATEN.max.dim, _ATEN.min.dim, _ATEN.adaptive_max_pool2d.default,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,9 @@ class Schedule:
 def schedule(module: fx.GraphModule) -> Schedule:
     """The steps of a graph from `program`; a CannotExportError that names all operators that cannot be written."""
     nodes = list(module.graph.nodes)
-    inputs = [node for node in nodes if node.op == "placeholder" and node.users]
-    unread = [node for node in nodes if node.op == "placeholder" and not node.users]
-    output_node = nodes[-1]
-    outputs: list[fx.Node] = [n for n in torch.utils._pytree.tree_leaves(output_node.args) if isinstance(n, fx.Node)]
-    refuse([node for node in nodes if node.op == "call_function"], [*inputs, *unread])
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    outputs: list[fx.Node] = [n for n in tree_leaves(nodes[-1].args) if isinstance(n, fx.Node)]
+    refuse([node for node in nodes if node.op == "call_function"], inputs)
     constants = Constants()
     places: dict[fx.Node, Place] = {}
     made: list[tuple[Step, Code, int]] = []
@@ -87,7 +90,7 @@ def schedule(module: fx.GraphModule) -> Schedule:
         made.append((step, code, constants.bytes - before))
     _raise_if(problems)
     copied = _copies_to_outputs(outputs, places, module, constants, made)
-    return _with_memory(made, places, inputs, [*inputs, *unread], copied, constants)
+    return _with_memory(made, places, inputs, copied, list(map(shape, outputs)), constants)
 
 
 def _between(main: fx.Node, last: fx.Node) -> list[fx.Node]:
@@ -117,23 +120,23 @@ def refuse(calls: list[fx.Node], inputs: list[fx.Node]) -> None:
     known = {*EMITTERS, *VIEWS, *COPIES, *PARTS, operator.getitem}
     missing = sorted({str(node.target) for node in calls if node.target not in known})
     problems = [f"the operators {', '.join(missing)}"] if missing else []
-    others = {node.target for node in calls if node.target is operator.getitem and node.args[1] != 0
-              and node.args[0].target in _FIRST}  # type: ignore[union-attr]  # fmt: skip
-    problems += ["the second output of a pooling or norm"] if others else []
+    parts: list[Any] = [node.args for node in calls if node.target is operator.getitem]
+    others = sorted({str(whole.target) for whole, number in parts if number != 0 and whole.target in _FIRST})
+    problems += [f"the further outputs of {', '.join(others)}"] if others else []
     wrong = [node for node in inputs if node.meta["val"].dtype != torch.float32]
     problems += [f"the input {node.name} of type {node.meta['val'].dtype}" for node in wrong]
     if not problems:
-        wide = {str(node.meta["val"].dtype) for node in calls
-                if isinstance(node.meta["val"], torch.Tensor) and node.meta["val"].dtype not in _TYPES}  # fmt: skip
-        problems += [f"values of type {', '.join(sorted(wide))}"] if wide else []
+        types = {value.dtype for node in calls if isinstance(value := node.meta["val"], torch.Tensor)}
+        others = sorted(str(dtype) for dtype in types - set(_TYPES))
+        problems += [f"values of type {', '.join(others)}"] if others else []
     _raise_if(problems)
 
 
 def _raise_if(problems: list[str]) -> None:
     if problems:
         raise CannotExportError(
-            f"export: C has no form for {'; '.join(problems)}. Nothing was written. Export that part by itself, replace "
-            "it, or use format='onnx'."
+            f"export: C has no form for {'; '.join(problems)}. Nothing was written. Export that part by itself, "
+            "replace it, or use format='onnx'."
         )
 
 
@@ -143,7 +146,7 @@ def _resolve(node: fx.Node, places: dict[fx.Node, Place]) -> Place:
 
 def _alias(node: fx.Node, places: dict[fx.Node, Place]) -> Place | None:
     """The place of a value that is another one, or a run of its elements; None if it must be computed."""
-    part = None
+    part: Any = None
     view: Any = node
     if node.target is operator.getitem:
         view, part = node.args
@@ -191,15 +194,15 @@ def _with_memory(
     made: list[tuple[Step, Code, int]],
     places: dict[fx.Node, Place],
     inputs: list[fx.Node],
-    all_inputs: list[fx.Node],
     outputs: list[fx.Node],
+    output_shapes: list[tuple[int, ...]],
     constants: Constants,
 ) -> Schedule:
     last_use: dict[fx.Node, int] = {}
     for i, (step, _, _) in enumerate(made):
         for node in step.reads:
             last_use[_resolve(node, places).root] = i
-    outside = _outside(all_inputs, "in") | _outside(outputs, "out")
+    outside = _outside(inputs, "in") | _outside(outputs, "out")
     buffers: list[list[int]] = []  # size, first, last
     held: dict[fx.Node, int] = {}
     scratch: dict[int, int] = {}
@@ -213,7 +216,12 @@ def _with_memory(
         for k in code.over:
             place = _resolve(step.reads[k], places)
             root = place.root
-            if root in held and last_use[root] == i and buffers[held[root]][0] == size(step.node) and _alone(step, k, places):
+            if (
+                root in held
+                and last_use[root] == i
+                and buffers[held[root]][0] == size(step.node)
+                and _alone(step, k, places)
+            ):
                 held[step.node], shared[i] = held[root], k
                 break
         else:
@@ -228,10 +236,9 @@ def _with_memory(
         blocks.append(_block(step, code, i, at, places, shared, f"a + {offsets[scratch[i]]}" if i in scratch else None))
         live = sum(b.size for b in items if b.first <= i <= b.last)
         layers.append(Layer(_label(step), shape(step.node), 4 * live, flash, code.macs))
-    shapes = [[shape(node) for node in group] for group in (all_inputs, outputs)]
     macs = sum(code.macs for _, code, _ in made)
     cost = Footprint(4 * total, 4 * lower_bound(items), constants.bytes, macs, tuple(layers))
-    return Schedule(blocks, constants, total, *shapes, cost)
+    return Schedule(blocks, constants, total, list(map(shape, inputs)), output_shapes, cost)
 
 
 def _outside(nodes: list[fx.Node], name: str) -> dict[fx.Node, str]:

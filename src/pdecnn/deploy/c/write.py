@@ -25,7 +25,7 @@ FILE = """\
 
 {table}
 */
-#include <stddef.h>
+{math}#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #if defined(__clang__)
@@ -102,9 +102,7 @@ def c_name(path: Path) -> str:
     return name if re.match(r"[A-Za-z]", name) else f"net_{name}"
 
 
-def write(
-    model: nn.Module, inputs: Sequence[Tensor], name: str, metadata: Mapping[str, Any] | None = None
-) -> Written:
+def write(model: nn.Module, inputs: Sequence[Tensor], name: str, metadata: Mapping[str, Any] | None = None) -> Written:
     """`model` for one sample as C, with public names that begin with `name`."""
     found = schedule(program(model, inputs))
     title = f"{name}: {(metadata or {}).get('model', type(model).__name__)}, written by pdecnn"
@@ -115,12 +113,14 @@ def _source(found: Schedule, name: str, title: str) -> str:
     body = "\n".join(found.blocks)
     definitions = found.constants.definitions
     takes_k = _takes_k(found)
+    odd = any(word in d for d in definitions for word in ("INFINITY", "NAN"))
     parts = needed([body, *definitions])
     prototypes = [_prototype(name), *([_prototype_k(name)] if takes_k else [])]
     table = "\n".join(f"   {line}".rstrip() for line in found.footprint.lines())
     return FILE.format(
         title=title, summary=_summary(found), table=table, prototypes="\n".join(prototypes), parts="\n\n".join(parts),
-        constants="\n".join(definitions), blocks=body, name=name,
+        math="#include <math.h> /* two macros, no function */\n" if odd else "", constants="\n".join(definitions),
+        blocks=body, name=name,
         with_k=WITH_K.format(name=name, most=MAX_STEPS) if takes_k else "",
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ def _header(found: Schedule, name: str, title: str, metadata: Mapping[str, Any])
     )  # fmt: skip
 
 
-_K_COMMENT = "/* The same with K steps in every solver, from 1 to 10,000, in place of the model's; else returns -1. */\n"
+_K_COMMENT = "/* The same with K steps, from 1 to 10,000, in every solver in place of its own; else returns -1. */\n"
 
 
 def _takes_k(found: Schedule) -> bool:
