@@ -68,6 +68,19 @@ def test_convolutions_of_all_kinds(cases):
     agree([conv for conv, _ in cases], [torch.randn(2, *shape) for _, shape in cases])
 
 
+def test_transposed_convolutions():
+    options = [
+        {},
+        {"stride": 2},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"padding": 1, "groups": 2},
+        {"stride": (3, 1), "dilation": 2, "groups": 4, "padding": 2},
+        {"padding": 2},
+    ]
+    parts = [nn.ConvTranspose2d(4, 8, 3, **kwargs) for kwargs in options]
+    agree(parts, [torch.randn(2, 4, 5, 6)] * len(parts))
+
+
 class Tail(nn.Module):
     """A convolution, what may follow it, and a residual."""
 

@@ -40,11 +40,11 @@ def lay_out(
     W, (Ho, Wo), (sy, sx) = size_in[1], size_out, stride
     reach_x = dilation[1] * (kernel[1] - 1)
     places = [(i * dilation[0], j * dilation[1]) for i in range(kernel[0]) for j in range(kernel[1])]
-    if stride == (1, 1) and padding == (0, 0):
+    if stride == (1, 1) and padding == (0, 0) and Wo <= W and Ho <= size_in[0]:
         rows = _strip(Ho, W)
         return Layout(W, rows, 0, tuple(i * W + j for i, j in places), ())
     shared = sx == 1  # the zeros after a row are those before the next
-    pitch = max(W + padding[1], Wo) if shared else Wo + reach_x // sx
+    pitch = max(W + padding[1], Wo, Wo + reach_x - padding[1]) if shared else Wo + reach_x // sx
     rows = _strip(Ho, pitch)
     grids, starts, start = [], {}, 0
     for gy, gx in sorted({(i % sy, j % sx) for i, j in places}):
@@ -81,41 +81,81 @@ def _pair(values: Sequence[int], dims: int, missing: int) -> tuple[int, int]:
     return (missing, full[0]) if dims == 1 else (full[0], full[1])
 
 
-@emits(_ATEN.convolution.default)
-def convolution(step: Step) -> Code:
-    """One call of `convolve`; a one-dimensional one has maps of one row."""
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution of maps `(C, H, W)` with given weights `(out, C / groups, ky, kx)`; one row if it has no y."""
+
+    weight: Any
+    groups: int
+    size_in: tuple[int, int]
+    size_out: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    spread: tuple[int, int] = (1, 1)  # rows and columns of the input are so far apart, with zeros between them
+
+
+def geometry(step: Step) -> Geometry:
+    """What a node of `aten.convolution` computes; a transposed one as the plain one that it is."""
     a = step.arguments()
-    weight = step.constant(a["weight"])
-    dims = len(shape(a["input"])) - 2
-    if weight is None or a["transposed"] or dims > 2 or shape(a["input"])[0] != 1:
-        raise NotImplementedError("convolution with computed weights, transposed, of volumes or of several samples")
-    (sy, sx), (py, px), (dy, dx) = (
+    weight, dims = step.constant(a["weight"]), len(shape(a["input"])) - 2
+    if weight is None or dims not in (1, 2):
+        raise NotImplementedError(f"convolution of {dims} dimensions{' with computed weights' * (weight is None)}")
+    stride, padding, dilation = (
         _pair(a[name], dims, missing) for name, missing in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    C, *size_in = shape(a["input"])[1:]
-    out, *size_out = shape(step.main)[1:]
-    H, W = (1, *size_in)[-2:]
-    Ho, Wo = (1, *size_out)[-2:]
-    ky, kx = (1, *weight.shape[2:])[-2:]
-    layout = lay_out((H, W), (Ho, Wo), (ky, kx), (sy, sx), (py, px), (dy, dx))
-    groups = a["groups"]
-    c = step.constants
+    H, W = (1, *shape(a["input"])[2:])[-2:]
+    Ho, Wo = (1, *shape(step.main)[2:])[-2:]
+    w = weight.numpy().reshape(*weight.shape[:2], *(1, *weight.shape[2:])[-2:])
+    groups, spread = a["groups"], (1, 1)
+    if a["transposed"]:
+        ins, outs = len(w) // groups, w.shape[1]
+        w = w.reshape(groups, ins, outs, *w.shape[2:]).transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
+        w = w.reshape(groups * outs, ins, *w.shape[3:])
+        reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
+        padding = (reach[0] - padding[0], reach[1] - padding[1])
+        if min(padding) < 0:
+            raise NotImplementedError("transposed convolution with more padding than its kernel reaches")
+        stride, spread = (1, 1), stride
+    return Geometry(w, groups, (H, W), (Ho, Wo), stride, padding, dilation, spread)
+
+
+@emits(_ATEN.convolution.default)
+def convolution(step: Step) -> Code:
+    """One call of `convolve` for each sample."""
+    a, g, c = step.arguments(), geometry(step), step.constants
+    out, channels, ky, kx = g.weight.shape
+    C, (Ho, Wo) = channels * g.groups, g.size_out
+    H, W = ((n - 1) * s + 1 for n, s in zip(g.size_in, g.spread, strict=True))
+    layout = lay_out((H, W), (Ho, Wo), (ky, kx), g.stride, g.padding, g.dilation)
     bias = step.constant(a["bias"])
-    w = c.floats(pack(weight.numpy().reshape(out, C // groups, ky * kx), groups))
+    w = c.floats(pack(g.weight.reshape(out, channels, ky * kx), g.groups))
     b = c.floats(np.zeros(out) if bias is None else bias.numpy())
-    copied = layout.plane * (C // groups) + SLACK if layout.grids else 0
+    copied = layout.plane * channels + SLACK if layout.grids else 0
     apart = layout.rows * layout.pitch + SLACK
     grid = c.ints([v for grid in layout.grids for v in grid]) if layout.grids else "0"
     fields = (
-        C, out, groups, H, W, Ho, Wo, sy, sx, py, px, layout.pitch, layout.rows, layout.plane, apart, copied,
+        C, out, g.groups, H, W, Ho, Wo, *g.stride, *g.padding, layout.pitch, layout.rows, layout.plane, apart, copied,
         len(layout.taps), len(layout.grids), c.ints(layout.taps), grid,
     )  # fmt: skip
-    x = step.read(a["input"])
+    x, y, t = step.read(a["input"]), "y", "t"
     residual = "0" if step.residual is None else step.read(step.residual)
+    samples = shape(step.main)[0]
+    scratch, lines = copied + ROWS * apart, []
+    if samples > 1:
+        x, y = f"{x} + i * {C * g.size_in[0] * g.size_in[1]}", f"y + i * {out * Ho * Wo}"
+        residual = residual if residual == "0" else f"{residual} + i * {out * Ho * Wo}"
+    if g.spread != (1, 1):
+        lines.append(f"spread({t}, {x}, {C}, {g.size_in[0]}, {g.size_in[1]}, {g.spread[0]}, {g.spread[1]});")
+        x, t = t, f"{t} + {C * H * W}"
+        scratch += C * H * W
     low, high = map(number, step.bounds)
-    text = f"convolve(y, {x}, {residual}, {w}, {b}, &{c.struct('conv_shape', fields)}, {low}, {high}, t);"
+    name = c.struct("conv_shape", fields)
+    lines.append(f"convolve({y}, {x}, {residual}, {w}, {b}, &{name}, {low}, {high}, {t});")
+    if samples > 1:
+        lines = [f"for (int i = 0; i < {samples}; i++) {{", *(f"    {line}" for line in lines), "}"]
     over = [] if step.residual is None else [step.number_of(step.residual)]
-    if groups == C == out and layout.grids and layout.rows == Ho and (Ho, Wo) == (H, W):
+    if g.groups == C == out and layout.grids and layout.rows == Ho and (Ho, Wo) == g.size_in:
         over.append(step.number_of(a["input"]))  # a plane is copied whole before it is written
-    macs = size(step.main) * (C // groups) * ky * kx
-    return Code(text, scratch=copied + ROWS * apart, macs=macs, over=tuple(n for n in over if n >= 0))
+    macs = size(step.main) * channels * ky * kx // (g.spread[0] * g.spread[1])
+    return Code("\n".join(lines), scratch=scratch, macs=macs, over=tuple(n for n in over if n >= 0))

@@ -12,7 +12,7 @@ from pdecnn.deploy.c.registry import Code, Step, emits, shape, size
 _ATEN = torch.ops.aten
 
 
-def _loops(step: Step, start: str, update: str, end: str) -> Code:
+def _loops(step: Step, start: str, update: str, end: str, kind: str = "float") -> Code:
     """One accumulator `s` for each output; `v` is an element."""
     x: Any = step.main.args[0]
     sizes = shape(x)
@@ -25,7 +25,7 @@ def _loops(step: Step, start: str, update: str, end: str) -> Code:
     for depth, d in enumerate(kept):
         lines.append(f"{'    ' * depth}for (int i{d} = 0; i{d} < {sizes[d]}; i{d}++)" + " {")
     pad = "    " * len(kept)
-    lines.append(f"{pad}float s = {start};")
+    lines.append(f"{pad}{kind} s = {start};")
     for depth, d in enumerate(reduced):
         lines.append(f"{pad}{'    ' * depth}for (int i{d} = 0; i{d} < {sizes[d]}; i{d}++)" + " {")
     at = " + ".join(f"{rows[d]} * i{d}" for d in range(len(sizes))) or "0"
@@ -50,13 +50,13 @@ def mean(step: Step) -> Code:
     sizes, axes = shape(x), step.arguments().get("dim") or []
     if sorted(axis % len(sizes) for axis in axes) == list(range(len(sizes) - len(axes), len(sizes))) and axes:
         return Code(f"means(y, {step.read(x)}, {size(step.node)}, {count});")
-    return _loops(step, "0.0f", "s += v;", f"s / {number(count)}")
+    return _loops(step, "0.0", "s += v;", f"(float)(s / {count}.0)", "double")
 
 
 @emits(_ATEN.sum.dim_IntList, _ATEN.sum.default)
 def total(step: Step) -> Code:
     """The sum."""
-    return _loops(step, "0.0f", "s += v;", "s")
+    return _loops(step, "0.0", "s += v;", "(float)s", "double")
 
 
 @emits(_ATEN.amax.default, _ATEN.max.default, _ATEN.max.dim)

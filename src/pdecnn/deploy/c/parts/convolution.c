@@ -179,3 +179,14 @@ static void convolve(float *y, const float *x, const float *residual, const floa
         }
     }
 }
+
+/* A map whose rows and columns are apart, with zeros between them. */
+static void spread(float *y, const float *x, int C, int H, int W, int step_y, int step_x)
+{
+    const int rows = (H - 1) * step_y + 1, columns = (W - 1) * step_x + 1;
+    memset(y, 0, (size_t)(C * rows * columns) * sizeof *y);
+    for (int c = 0; c < C; c++, y += rows * columns)
+        for (int r = 0; r < H; r++)
+            for (int s = 0; s < W; s++)
+                y[r * step_y * columns + s * step_x] = *x++;
+}
