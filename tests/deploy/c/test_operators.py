@@ -102,8 +102,9 @@ def test_convolution_with_activation_and_residual(residual):
     agree(parts, [torch.randn(2, 5, 7, 9)] * len(parts))
 
 
-def test_activation_is_merged_into_the_convolution_before_it():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Hardtanh())
+@pytest.mark.parametrize("inplace", [False, True])
+def test_norm_and_activation_are_merged_into_the_convolution_before_them(inplace):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace), nn.Conv2d(4, 4, 1), nn.Hardtanh())
     cost = write(net.eval(), (torch.randn(1, 3, 6, 6),), "net").footprint
     assert len(cost.layers) == 2
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-TRIES = 300
+TRIES, PAIRS = 300, 20_000_000  # orders, and pairs of buffers that are looked at in all
 ALIGNMENT = 4  # floats
 
 
@@ -40,7 +40,7 @@ def plan(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
     )
     found = [_place(sorted(range(len(buffers)), key=key), buffers, sizes) for key in keys]
     best = min(found, key=lambda placing: placing.end)
-    for attempt in range(TRIES):
+    for attempt in range(min(TRIES, PAIRS // (1 + len(buffers) ** 2))):
         if best.end <= least or len(buffers) < 2:
             break
         order = list(best.order)
@@ -60,9 +60,11 @@ class _Placing(NamedTuple):
 
 def lower_bound(buffers: Iterable[Buffer]) -> int:
     """The most floats that are needed at one time."""
-    live = list(buffers)
-    at = (sum(_whole(b.size) for b in live if b.first <= t <= b.last) for t in {b.first for b in live})
-    return max(at, default=0)
+    needed: dict[int, int] = {}
+    for b in buffers:
+        for t in range(b.first, b.last + 1):
+            needed[t] = needed.get(t, 0) + _whole(b.size)
+    return max(needed.values(), default=0)
 
 
 def _whole(floats: int) -> int:
@@ -71,19 +73,18 @@ def _whole(floats: int) -> int:
 
 def _place(order: Sequence[int], buffers: Sequence[Buffer], sizes: Sequence[int]) -> _Placing:
     places = [-1] * len(buffers)
+    live: dict[int, list[int]] = {}  # the placed buffers that a step needs
     end = 0
     for i in order:
         b = buffers[i]
-        taken = sorted(
-            (places[j], places[j] + sizes[j])
-            for j in range(len(buffers))
-            if places[j] >= 0 and buffers[j].first <= b.last and b.first <= buffers[j].last
-        )
+        others = {j for t in range(b.first, b.last + 1) for j in live.get(t, ())}
         best, gap, reached = -1, -1, 0
-        for start, stop in taken:
+        for start, stop in sorted((places[j], places[j] + sizes[j]) for j in others):
             if start - reached >= sizes[i] and (best < 0 or start - reached < gap):
                 best, gap = reached, start - reached
             reached = max(reached, stop)
         places[i] = reached if best < 0 else best
         end = max(end, places[i] + sizes[i])
+        for t in range(b.first, b.last + 1):
+            live.setdefault(t, []).append(i)
     return _Placing(places, end, order)
