@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*.cpp' -o -name '*.h')
 
-OLDEST := torch==2.7.0 torchvision==0.22.0 timm==1.0.15
+OLDEST := torch==2.10.0 torchvision==0.25.0 timm==1.0.22
 
 # what holds without native code too, but for claims about the kernels themselves
 REFERENCE := $(addprefix tests/,kernels/test_advection_diffusion_kernel.py kernels/test_depthwise.py \

@@ -31,6 +31,7 @@ from pdecnn.condensation.deployed import compare_onnx
 from pdecnn.condensation.distill import distill
 from pdecnn.condensation.job import run_job, without_layers
 from pdecnn.condensation.plan import Plan
+from pdecnn.condensation.search import Proposal
 from pdecnn.shared.files import write_atomic
 from pdecnn.training import evaluate
 from pdecnn.training.inputs import input_of
@@ -59,10 +60,13 @@ def lite0() -> nn.Module:
     return model.eval()
 
 
-def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
-    """The job, with all that a user would leave as it is."""
+def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int, budget: str | None) -> dict[str, Any]:
+    """The job, with all that a user would leave as it is; with a budget, that of milliseconds in ONNX Runtime."""
+    wishes: dict[str, Any] = {"plan_options": {"budget": {"latency_ms": budget}}, "runtime": "onnx"} if budget else {}
     resume = (folder / "job.json").is_file()
-    _, result = run_job(folder, teacher, data, epochs=epochs, resume=resume, say=print, reporter=choose_reporter)
+    _, result = run_job(
+        folder, teacher, data, epochs=epochs, resume=resume, say=print, reporter=choose_reporter, **wishes
+    )
     params = {"before": result.before.params, "after": result.after.params}
     ms: dict[str, Any] = {"pixels": data.input["shape"][-1], "onnx_ms": {}, "onnx_fused_ms": {}}
     ms["torch_ms"] = {"teacher": result.before.ms_batch_1, "condensed": result.after.ms_batch_1}
@@ -73,6 +77,7 @@ def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> d
     return {
         "accuracies": result.accuracies, "params": params, "layers": len(result.fitted), "times": ms,
         "fits_undone": sum(not f.kept for f in result.fitted), "seconds": round(result.seconds, 1),
+        "plan": Proposal(result.plan, 0.0).describe(),
     }  # fmt: skip
 
 
@@ -144,6 +149,7 @@ def run(
     resnet18: Annotated[Path | None, typer.Option(help="Run folder of a trained ResNet-18 of ten classes.")] = None,
     nets: Annotated[list[str] | None, typer.Option(help="Which; all by default.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of distillation.")] = 10,
+    budget: Annotated[str | None, typer.Option(help="Share of milliseconds in ONNX Runtime, such as 50%.")] = None,
     size: Annotated[int | None, typer.Option(help="Pixels to distil and evaluate at; those of the net.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 64,
     rounds: Annotated[int, typer.Option(help="Samples of each latency.")] = 15,
@@ -152,7 +158,7 @@ def run(
 ) -> None:
     torch.set_num_threads(1)
     images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
-    settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size}
+    settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size, "budget": budget}
     old: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
     results: dict[str, Any] = (
         old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
@@ -163,10 +169,10 @@ def run(
         pixels = size or SIZES[name]
         wanted = input_of(teacher, shape=(3, pixels, pixels))
         loaders = open_data(data, wanted, batch_size=batch_size)
-        folder = work / f"{name}-{pixels}-{epochs}"
+        folder = work / f"{name}-{pixels}-{epochs}{'-' + budget.rstrip('%') if budget else ''}"
         net = results["nets"].setdefault(name, {"pixels": pixels, "job": None, "null": None, "times": None})
         parts: dict[str, Callable[[], dict[str, Any]]] = {
-            "job": lambda f=folder, t=teacher, d=loaders: condensed(f, t, d, epochs),  # type: ignore[misc]
+            "job": lambda f=folder, t=teacher, d=loaders: condensed(f, t, d, epochs, budget),  # type: ignore[misc]
             "null": lambda f=folder, t=teacher, d=loaders: null(f, t, d, epochs),  # type: ignore[misc]
             "times": lambda f=folder, t=teacher, s=SIZES[name]: times(f, t, s, rounds),  # type: ignore[misc]
         }

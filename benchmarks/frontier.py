@@ -93,6 +93,8 @@ NETS: dict[str, Make] = {
     "pde K=2": partial(condensed, replacement="pde", K=2),
     "pde K=5": partial(condensed, replacement="pde", K=5),
     **{f"{name}, 2 blocks": partial(condensed, replacement=name, keep=2) for name in ("nothing", "separable", "pde")},
+    "pde K=1, 2 blocks": partial(condensed, replacement="pde", K=1, keep=2),
+    **{f"{name}, width 0.75": partial(condensed, replacement=name, width=0.75) for name in ("separable", "pde")},
     **{
         f"pruned {kind} {ratio}": partial(pruned, kind=kind, ratio=ratio)
         for kind in ("group-norm", "magnitude", "taylor")

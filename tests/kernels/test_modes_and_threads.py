@@ -213,6 +213,14 @@ def test_the_operators_check_their_arguments(op, args, message):
         ({"K": 2**62}, ValueError, "must be an int from 1 to 10,000"),
     ],
 )
-def test_numbers_out_of_range(module, options, error, message):
+@pytest.mark.parametrize("coefficient", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])
+def test_numbers_out_of_range(module, coefficient, options, error, message):
     with pytest.raises(error, match=message):
-        module.advection_diffusion(torch.zeros(1, 1, 3, 3), 0.0, 0.0, 1.0, 1.0, **options)
+        module.advection_diffusion(torch.zeros(1, 1, 3, 3), *[coefficient] * 4, **options)
+
+
+@pytest.mark.parametrize("module", [fast, reference])
+@pytest.mark.parametrize("coefficient", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])
+def test_pixels_that_are_far_apart_do_not_meet(module, coefficient):
+    h = torch.rand(1, 1, 3, 3)
+    torch.testing.assert_close(module.advection_diffusion(h, *[coefficient] * 4, dx=1e200, dy=1e200, K=2), h)

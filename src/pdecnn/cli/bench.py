@@ -81,7 +81,7 @@ def time_sites(
 
     from pdecnn.condensation.latency import measure_sites
     from pdecnn.condensation.plan import Plan
-    from pdecnn.condensation.search import CANDIDATES
+    from pdecnn.condensation.search import CHOICES
     from pdecnn.shared.progress import choose_progress
 
     if len(found) != 1 or "," in runtime:
@@ -93,7 +93,7 @@ def time_sites(
         x = torch.randn(plan.input_shapes[0], generator=torch.Generator().manual_seed(0))
         with choose_progress() as progress:
             table = measure_sites(
-                plan, item.model, x, runtime=runtime, replacements=CANDIDATES, num_threads=threads, rounds=rounds,
+                plan, item.model, x, runtime=runtime, replacements=CHOICES, num_threads=threads, rounds=rounds,
                 progress=None if as_json else progress,
             )  # fmt: skip
     except (ValueError, RuntimeError, ImportError, OSError) as error:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
-    "workers", "keep", "replacement", "steps", "init", "ignore", "only", "budget", "runtime", "latency_table", "null",
-    "train_teacher", "epochs", "lr", "seed",
+    "workers", "keep", "replacement", "steps", "width", "init", "ignore", "only", "budget", "runtime", "latency_table",
+    "null", "train_teacher", "epochs", "lr", "seed",
 )  # fmt: skip
 
 
@@ -61,11 +61,14 @@ def command(
         typer.Option(help="What replaces the others: pde (default), paper, separable, depthwise, nothing."),
     ] = None,
     steps: Annotated[int | None, typer.Option("--K", "-K", min=1, help="Time steps; pde: 3, paper: 5.")] = None,
+    width: Annotated[
+        float | None, typer.Option(help="Share of channels that stay, such as 0.75, by Torch-Pruning (extra prune).")
+    ] = None,
     init: Annotated[str, typer.Option(help="First guess of the paper's layers: identity or block.")] = "identity",
     ignore: Annotated[list[str] | None, typer.Option(help="Leave a run alone: a path or regular expression.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Condense these runs only.")] = None,
     budget: Annotated[
-        list[str] | None, typer.Option(help="A bound: params=50%, macs=1e8 or latency_ms=12; may be repeated.")
+        list[str] | None, typer.Option(help="params=50%, macs=1e8, latency_ms=12 (may be repeated), or accuracy=-0.5.")
     ] = None,
     runtime: Annotated[
         str, typer.Option(help="Where a budget of latency_ms counts: eager, optimized, compile, onnx[-fused|-int8].")
@@ -158,7 +161,7 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
     """The options of `plan`."""
     lists = {name: list(given[name] or []) for name in ("ignore", "only")}
     budget = parse_budgets(list(given["budget"] or []))
-    names = {"keep": "keep", "replacement": "replacement", "steps": "K", "init": "init"}
+    names = {"keep": "keep", "replacement": "replacement", "steps": "K", "width": "width", "init": "init"}
     wishes = {to: given[name] for name, to in names.items() if given[name] is not None}
     return {**wishes, **lists, "budget": budget}
 

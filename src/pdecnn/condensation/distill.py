@@ -208,10 +208,13 @@ def sites(student: nn.Module) -> list[str]:
 def matched_modules(student: nn.Module) -> dict[str, str]:
     """The modules of a condensed model whose outputs have a counterpart in the model before, `{student: teacher}`.
 
-    A new layer has the path of the last block it replaced.
+    A new layer has the path of the last block it replaced. Maps of a narrower model have none.
     """
     config = getattr(student, CONFIG, None)
     if config is None:
         return {}
-    runs = [run for run in Plan.from_dict(config["plan"]).runs if run.condenses and run.site]
+    plan = Plan.from_dict(config["plan"])
+    if plan.width != 1:  # other channels
+        return {}
+    runs = [run for run in plan.runs if run.condenses and run.site]
     return {path: path for path in ((run.transition or "") if run.is_dense else run.site for run in runs) if path}

@@ -89,9 +89,13 @@ def fit_layers(
     batches_of = [data] if isinstance(data, Tensor) else data
     read = zip(range(batches + 1), batches_of, strict=False)
     inputs, held = hold_out([as_batch(b)[0] for _, b in read], teacher)
+    blocks = plan.narrow(teacher)
+    if blocks is not teacher:  # what is left of the blocks, and of the student around them, meets other inputs
+        recalibrate(blocks, "", inputs)
+        recalibrate(student, "", inputs)
     # the new layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
-    targets, _ = collect(teacher, sources.values(), [*inputs, held], outputs=True)
+    targets, _ = collect(blocks, sources.values(), [*inputs, held], outputs=True)
     fitted = []
     for site, layer in layers.items():
         given, maps = collect(student, [site], [*inputs, held], outputs=False)

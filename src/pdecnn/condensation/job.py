@@ -18,6 +18,7 @@ from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
+from pdecnn.condensation.fastest import remove_trials
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.propose import with_layer_cost
@@ -208,14 +209,19 @@ def run_job(
     def plan_job() -> Plan:
         if not options.get("budget"):
             return plan(teacher, example, **options, progress=progress)
-        for name in (LATENCY, HARMS, CANDIDATES):  # of an earlier job
-            if not resume:
+        if not resume:  # of an earlier job
+            for name in (LATENCY, HARMS, CANDIDATES):
                 (folder / name).unlink(missing_ok=True)
+            remove_trials(folder)
         wishes = {key: value for key, value in options.items() if key != "budget"}
-        briefly = {**learning, "epochs": 1}
+        judge: Any = None
+        if data.evaluation is not None:
+            kind: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
+            judge = lambda model: kind(model, data.evaluation, progress=progress).accuracy  # noqa: E731
         return plan_within(
             folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
-            trial=briefly if processes.count == 1 else None, seed=seed, say=say, progress=progress, reporter=reporter,
+            trial=learning if processes.count == 1 else None, accuracy=judge, seed=seed, say=say, progress=progress,
+            reporter=reporter,
         )  # fmt: skip
 
     def plan_it() -> dict[str, Any]:

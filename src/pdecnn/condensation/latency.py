@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure, threads
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
 from pdecnn.condensation.site import STRICT, Cost, Run, from_plain
 from pdecnn.deploy.bench import make_runner
 from pdecnn.shared.environment import cpu_name
@@ -69,16 +69,26 @@ class LatencyTable:
     def with_ms(self, run: Run) -> Run:
         """The run with these milliseconds for its blocks and its new layer."""
         site = self.of(run)
-        if run.replacement not in site.layers:
-            raise ValueError(f"latency table: {run.path} was not measured with the replacement {run.replacement!r}.")
+        choice = choice_of(run)
+        if choice not in site.layers:
+            raise ValueError(f"latency table: {run.path} was not measured with the replacement {choice!r}.")
         blocks = tuple(dataclasses.replace(cost, ms=site.block) for cost in run.costs)
         return dataclasses.replace(
-            run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=site.layers[run.replacement])
+            run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=site.layers[choice])
         )
 
     def total(self, cost: Cost) -> Cost:
         """The cost of the whole model with its milliseconds."""
         return dataclasses.replace(cost, ms=self.ms)
+
+    def scaled(self, ms: float) -> "LatencyTable":
+        """The table of a narrower model that takes `ms` milliseconds, as if every part had become as much faster."""
+        factor = ms / self.ms
+        sites = {
+            path: Site(site.block * factor, {name: t * factor for name, t in site.layers.items()})
+            for path, site in self.sites.items()
+        }
+        return dataclasses.replace(self, ms=ms, sites=sites)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

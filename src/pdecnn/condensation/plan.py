@@ -10,6 +10,7 @@ from html import escape as escape_html
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
@@ -37,6 +38,7 @@ from pdecnn.condensation.replacements import NOTHING as NONE
 from pdecnn.condensation.replacements import PAPER, PDE, STEPS, check_replacement, chosen
 from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped, from_plain
 from pdecnn.condensation.trial import try_runs
+from pdecnn.condensation.width import check_width, narrow
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
@@ -64,6 +66,8 @@ class Plan:
         skipped: The places that were left alone, with the reasons.
         before: The cost of the whole model.
         base: How to build a fresh model, if it comes from a registry.
+        width: The share of its channels that every layer keeps; the runs are those of the narrower model.
+        narrowed: The cost of that; None where all channels stay.
     """
 
     __pydantic_config__ = STRICT
@@ -74,17 +78,33 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     before: Cost = NOTHING
     base: dict[str, Any] | None = None
+    width: float = 1.0
+    narrowed: Cost | None = None
+
+    @property
+    def whole(self) -> Cost:
+        """The cost of the model whose runs these are."""
+        return self.before if self.narrowed is None else self.narrowed
 
     @property
     def after(self) -> Cost:
         """The cost to expect after condensing; what readers of dense blocks save comes on top."""
-        return predicted(self.before, self.runs)
+        return predicted(self.whole, self.runs)
+
+    def narrow(self, model: nn.Module) -> nn.Module:
+        """The model whose runs these are: `model` itself, or a copy that has the plan's `width`."""
+        if self.width == 1:
+            return model
+        like = next(model.parameters())
+        inputs = (torch.zeros(shape, device=like.device, dtype=like.dtype) for shape in self.input_shapes)
+        return narrow(model, tuple(inputs), self.width)
 
     def apply(self, model: nn.Module) -> nn.Module:
         """A condensed copy of `model`, which is not touched; kept blocks keep their weights.
 
         A model that the plan was not made for is refused.
         """
+        model = self.narrow(model)
         check_model(model, self.runs, self.input_shapes, self.base)
         small = apply_runs(model, self.runs)
         data = self.to_dict()
@@ -129,6 +149,10 @@ class Plan:
         made = from_plain(cls, {key: value for key, value in values.items() if key != "format"}, "Plan: it")
         for run in made.runs:
             run.check()
+        try:
+            check_width(made.width, "Plan")
+        except ValueError as error:
+            raise FileError(str(error)) from error
         return made
 
     def save(self, path: str | Path) -> Path:
@@ -157,7 +181,8 @@ class Plan:
             change = (_change(b.params, a.params), _change(b.macs, a.macs))
             table.add_row(run.path, run.block, shape, f"{len(run.units)}{_becomes(run)}", *change)
         b, a = self.before, self.after
-        table.add_row("(all)", "", "", "", _change(b.params, a.params), _change(b.macs, a.macs), style="bold")
+        narrower = "" if self.width == 1 else f"width {self.width:g}"
+        table.add_row("(all)", "", "", narrower, _change(b.params, a.params), _change(b.macs, a.macs), style="bold")
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -200,6 +225,7 @@ def plan(
     keep: int = 1,
     replacement: str | None = None,
     K: int | None = None,
+    width: float = 1.0,
     init: str = "identity",
     ignore: Given | Sequence[Given] = (),
     only: Given | Sequence[Given] = (),
@@ -220,6 +246,8 @@ def plan(
             convolutions), `"nothing"`, or a name of `register_replacement`. By default `"pde"`; `"paper"` with `init`
             or `options`, which are that one's.
         K: Time steps of `"pde"`, 3 by default, and of `"paper"`, 5 by default.
+        width: The share of channels that every layer keeps: those of the largest norm, by Torch-Pruning (extra
+            `prune`).
         init: First guess of the paper's layers: `"identity"`, or `"block"`: one more block, with its weights.
         ignore: Runs that are left alone: paths, regular expressions for whole paths, modules, or classes of blocks.
         only: If given, the only runs that are condensed, named likewise.
@@ -243,7 +271,9 @@ def plan(
     check_replacement(replacement, "plan")
     K = STEPS.get(replacement, 1) if K is None else K
     _check_arguments(model, keep, K, init)
+    check_width(width, "plan")
     inputs = arguments(model, example_inputs)
+    wide, model = model, narrow(model, inputs, width) if width != 1 else model
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)
     done()
@@ -269,10 +299,12 @@ def plan(
     runs = _that_work(model, inputs, runs, notes, skipped, progress)
     if not runs:
         raise ValueError(_nothing(model, notes, skipped))
-    description = dict(base) if base is not None else describe(model)
+    description = dict(base) if base is not None else describe(wide)
     shapes = tuple(tuple(x.shape) for x in tensors_in(inputs))
     result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), total, description)
-    return _within(result, model, inputs, budget, progress) if budget else result
+    if wide is not model:
+        result = dataclasses.replace(result, width=width, narrowed=total, before=module_costs(wide, inputs, [])[""])
+    return _within(result, wide, inputs, budget, progress) if budget else result
 
 
 def _check_arguments(model: nn.Module, keep: int, K: int, init: str) -> None:
@@ -430,17 +462,20 @@ def _within(
     made: Plan, model: nn.Module, inputs: tuple[Any, ...], budget: Mapping[str, Any], progress: ProgressCallback | None
 ) -> Plan:
     """The plan with as many blocks as the budget allows; latency is measured on the model that comes out."""
-    total, runs = made.before, list(made.runs)
+    total, before, runs = made.whole, made.before, list(made.runs)
     if "latency_ms" in budget:
-        runs = timed(runs, model, inputs, progress=progress)
+        small = made.narrow(model)
+        runs = timed(runs, small, inputs, progress=progress)
         done = begin(progress, "timing the model", ROUNDS)
-        total = dataclasses.replace(total, ms=measure_ms(model, inputs, done=done))
-    limits = parse_budget(budget, total)
+        before = dataclasses.replace(before, ms=measure_ms(model, inputs, done=done))
+        total = before if small is model else dataclasses.replace(total, ms=measure_ms(small, inputs))
+    limits = parse_budget(budget, before)
     asked = limits.get("ms")
     for attempt in range(6):
         least = attempt > 0 and limits["ms"] < (predicted(total, runs).ms or 0.0)  # no plan promises that little
         within = runs if least else choose(runs, total, limits)
-        chosen = dataclasses.replace(made, before=total, runs=tuple(within))
+        narrowed = None if made.narrowed is None else total
+        chosen = dataclasses.replace(made, before=before, narrowed=narrowed, runs=tuple(within))
         if asked is None:
             return chosen
         done = begin(progress, f"timing plan {attempt + 1}, which may take {asked:.2f} ms", ROUNDS)
@@ -452,5 +487,5 @@ def _within(
         limits["ms"] *= 0.95 * asked / ms
     raise ValueError(
         f"plan: the budget latency_ms <= {asked:g} cannot be met: {ms:.2f} ms were measured at best, "
-        f"{total.ms:.2f} ms before. Raise the budget, lower keep or K, or measure on an idle machine."
+        f"{before.ms:.2f} ms before. Raise the budget, lower keep or K, or measure on an idle machine."
     )

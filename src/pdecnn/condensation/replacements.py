@@ -76,13 +76,24 @@ def check_replacement(name: Any, who: str) -> None:
         raise ValueError(f"{who}: replacement must be one of {', '.join(replacements())}, got {name!r:.80}.{hint}")
 
 
-def chosen(run: Run, replacement: str, *, keep: int | None = None) -> Run:
-    """The run with another replacement, and as many steps as that has by default; costs are not counted anew."""
+def chosen(run: Run, choice: str, *, keep: int | None = None) -> Run:
+    """The run with another replacement; costs are not counted anew.
+
+    `"pde K=1"` also says the number of steps, which else is the one by default.
+    """
     keep = run.keep if keep is None else keep
+    replacement, _, steps = choice.partition(" K=")
+    K = int(steps) if steps else STEPS.get(replacement, 1)
     if replacement == run.replacement:
-        return dataclasses.replace(run, keep=keep)
+        return dataclasses.replace(run, keep=keep, K=K if steps else run.K)
     plain: dict[str, Any] = {} if replacement == PAPER else {"init": "identity", "options": {}}
-    return dataclasses.replace(run, keep=keep, replacement=replacement, K=STEPS.get(replacement, 1), **plain)
+    return dataclasses.replace(run, keep=keep, replacement=replacement, K=K, **plain)
+
+
+def choice_of(run: Run) -> str:
+    """The inverse: `"pde"`, or `"pde K=1"` where the number of steps is not the one by default."""
+    usual = STEPS.get(run.replacement)
+    return run.replacement if usual in (None, run.K) else f"{run.replacement} K={run.K}"
 
 
 def build(run: Run, init: nn.Module | None, like: Tensor) -> nn.Module:

@@ -12,11 +12,11 @@ from pdecnn.condensation.harm import Harms
 from pdecnn.condensation.latency import LatencyTable, time_models
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.propose import parse_budget, predicted, with_layer_cost
-from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
 from pdecnn.condensation.site import Run
 from pdecnn.shared.progress import ProgressCallback
 
-CANDIDATES = ("nothing", "depthwise", "separable", "pde", "paper")
+CHOICES = ("nothing", "depthwise", "separable", "pde K=1", "pde", "paper")
 ATTEMPTS = 4
 SLACK = 1.02  # a plan that measures this much above its budget is within the noise of the clock
 
@@ -29,6 +29,22 @@ class Proposal:
     harm: float
     predicted_ms: float | None = None
     ms: float | None = None
+
+    def describe(self) -> str:
+        """What becomes of each run, in one line."""
+        parts = [] if self.plan.width == 1 else [f"width {self.plan.width:g}"]
+        for run in self.plan.runs:
+            layer = "" if run.replacement == NOTHING or not run.condenses else f"+{choice_of(run)}"
+            parts.append(f"{run.path} {len(run.units)}->{run.keep if run.condenses else len(run.units)}{layer}")
+        ms = "" if self.ms is None else f"; {self.ms:.3f} ms measured, {self.predicted_ms:.3f} predicted"
+        return ", ".join(parts) + ms
+
+    def row(self) -> dict[str, Any]:
+        """The like as plain data."""
+        kept = {r.path: {"keep": r.keep, "of": len(r.units), "choice": choice_of(r)} for r in self.plan.runs}
+        return {
+            "width": self.plan.width, "runs": kept, "harm": self.harm, "predicted_ms": self.predicted_ms, "ms": self.ms
+        }  # fmt: skip
 
 
 def propose_plans(
@@ -49,28 +65,34 @@ def propose_plans(
     drawn tighter and the choice made again.
 
     Args:
-        plan: Every run with the fewest blocks that may stay.
+        plan: Every run with the fewest blocks that may stay; of a narrower model, if it has a `width`.
         model: The model before.
         x: What it is timed on.
         budget: As in `pdecnn.plan`.
         harms: What `measure_harms` found.
-        table: What `measure_sites` found; needed for `latency_ms`.
+        table: What `measure_sites` found with all channels; needed for `latency_ms`.
         measured: Whether plans are timed; not if the table is of another device.
         count: How many plans.
         progress: As in `pdecnn.plan`.
     """
-    total = table.total(plan.before) if table else plan.before
     if "latency_ms" in budget and table is None:
         raise ValueError("propose_plans: a budget of latency_ms needs a latency table.")
-    limits = parse_budget(budget, total)
-    choices = [_choices(run, harms[run.path], table) for run in plan.runs]
+    before, narrowed = table.total(plan.before) if table else plan.before, plan.narrowed
+    limits = parse_budget(budget, before)
+    if narrowed and table:
+        small = {"": plan.narrow(model)}
+        table = table.scaled(time_models(small, x, table.runtime, table.threads, progress=progress)[""])
+        narrowed = table.total(narrowed)
+    total = narrowed or before
+    choices = [_choices(run, harms.get(run.path, {}), table) for run in plan.runs]
     asked = limits.get("ms")
     found: list[Proposal] = []
     for _ in range(ATTEMPTS):
         combinations = best_combinations(choices, total, limits, count)
         if not combinations:
             break
-        plans = [dataclasses.replace(plan, before=total, runs=tuple(c.run for c in combo)) for combo in combinations]
+        known = dataclasses.replace(plan, before=before, narrowed=narrowed)
+        plans = [dataclasses.replace(known, runs=tuple(c.run for c in combo)) for combo in combinations]
         sums = [sum(c.harm for c in combo) for combo in combinations]
         found = [Proposal(p, h, predicted(total, p.runs).ms) for p, h in zip(plans, sums, strict=True)]
         if asked is None or table is None or not measured:

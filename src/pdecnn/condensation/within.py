@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.condensation.distill import distill
+from pdecnn.condensation.fastest import SEARCH, fastest, remove_trials
 from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
-from pdecnn.condensation.harm import measure_harms
+from pdecnn.condensation.harm import Harms, measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PDE
-from pdecnn.condensation.search import CANDIDATES as REPLACEMENTS
-from pdecnn.condensation.search import Proposal, propose_plans
+from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.stages import StoppedError
-from pdecnn.shared.files import remove_folder, write_atomic
+from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
 from pdecnn.shared.reading import read_object
@@ -30,9 +30,22 @@ from pdecnn.training.batches import as_batch
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
-LATENCY, HARMS, CANDIDATES, SEARCH = "latency.json", "harms.json", "candidates.json", "search.json"
+LATENCY, HARMS, CANDIDATES = "latency.json", "harms.json", "candidates.json"
 WORK = 2e11  # multiply-adds that one pass over the calibration images may take
 BATCHES = 4
+WIDTHS = (1.0, 0.75, 0.5)
+COUNT = 3  # candidates that are distilled
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a search stands on: a plan of each width, what every choice costs and harms, and images."""
+
+    plans: tuple[Plan, ...]
+    table: LatencyTable | None
+    harms: Harms
+    inputs: list[Any]
+    held: Any
 
 
 def plan_within(
@@ -46,6 +59,7 @@ def plan_within(
     runtime: str = "optimized",
     latency_table: str | Path | None = None,
     trial: Mapping[str, Any] | None = None,
+    accuracy: Callable[[nn.Module], float] | None = None,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
     progress: ProgressCallback | None = None,
@@ -58,11 +72,12 @@ def plan_within(
         teacher: The model before.
         data: Its images.
         example: One input.
-        budget: As in `plan`.
-        options: Further options of `plan`; a `replacement` restricts the choice to it and nothing.
+        budget: As in `plan`; or `accuracy`, such as -0.5: as fast as half a point allows.
+        options: Further options of `plan`; a `replacement` restricts the choice to it and nothing, a `width` to that.
         runtime: Where milliseconds are measured: one of `pdecnn.deploy.bench.RUNTIMES`.
         latency_table: A file of `pdecnn bench --sites`, measured elsewhere, in place of measuring here.
-        trial: Options of `distill` for the short distillation of the best three; None takes the first.
+        trial: Options of `distill`, with the epochs of the whole job; None takes the first candidate untried.
+        accuracy: Measures a model in per cent; for a budget of `accuracy`.
         seed: Seed of all that is drawn.
         say: Called with a line about each step.
         progress: As in `plan`.
@@ -72,53 +87,61 @@ def plan_within(
     if len(images) != 1 or not isinstance(images[0], Tensor):
         raise ValueError("condense: a budget is for models of one tensor; plan with keep= and replacement= instead.")
     x = images[0]
+    by_accuracy = "accuracy" in budget
+    if by_accuracy and (len(budget) > 1 or trial is None or accuracy is None):
+        raise ValueError("condense: a budget of accuracy stands alone, and needs evaluation images and one process.")
     given = options.get("replacement")
-    names = REPLACEMENTS if given is None else tuple(dict.fromkeys((NOTHING, str(given))))
-    full = plan(teacher, example, **{**options, "replacement": given or PDE}, progress=progress)
-    table = _table(folder, full, teacher, x, budget, names, runtime, latency_table, progress)
+    names = CHOICES if given is None else tuple(dict.fromkeys((NOTHING, str(given))))
+    wishes = {**options, "replacement": given or PDE}
+    full = plan(teacher, example, **wishes, progress=progress)
+    timed = by_accuracy or "latency_ms" in budget
+    table = (
+        _table(folder, full, teacher, x, names, runtime, latency_table, progress) if timed or latency_table else None
+    )
     if table:
         say(f"{table.runtime}, {table.threads} thread(s): {table.ms:.3f} ms before")
+        names = [n for n in names if all(n in site.layers for site in table.sites.values())]
     inputs, held = _calibration(data, teacher, full)
     harms = _kept(
         folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, names, seed=seed, progress=progress)
     )
+    plans = [full]
+    if "width" not in options and latency_table is None and find_spec("torch_pruning"):
+        plans += _narrower(teacher, example, wishes, progress)
+    known = Measured(tuple(plans), table, harms, inputs, held)
 
-    def propose() -> dict[str, Any]:
-        here = latency_table is None
-        made = propose_plans(full, teacher, x, budget, harms, table, measured=here, progress=progress)
-        return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
+    def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
+        def find() -> dict[str, Any]:
+            made = _propose(known, teacher, x, bounds, measured=latency_table is None, progress=progress)
+            return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
-    kept = _kept(folder / CANDIDATES, propose)["plans"]  # a clock would not give the same again
-    found = [Proposal(**{**p, "plan": Plan.from_dict(p["plan"])}) for p in kept]
-    say("\n".join(f"candidate {i + 1}: {describe_plan(p)}" for i, p in enumerate(found)))
-    distances = [0.0]
+        kept = _kept(file, find)["plans"]  # a clock would not give the same again
+        return [Proposal(**{**p, "plan": Plan.from_dict(p["plan"])}) for p in kept]
+
+    def attempt(name: str, proposal: Proposal, epochs: int) -> nn.Module:
+        options = {**(trial or {}), "seed": seed, "epochs": epochs}
+        return _try(folder / name, proposal, teacher, data, known, options, reporter())
+
+    if by_accuracy:
+        assert trial is not None
+        assert accuracy is not None
+        points, epochs = budget["accuracy"], trial["epochs"]
+        best = fastest(folder, accuracy(teacher), points, candidates, attempt, accuracy, epochs, say)
+        say(f"chosen: {best.describe()}")
+        return best.plan
+    found = candidates(budget, folder / CANDIDATES)
+    say("\n".join(f"candidate {i + 1}: {p.describe()}" for i, p in enumerate(found)))
+    distances: list[float | None] = [None] * len(found)
     if trial is not None and len(found) > 1:
-        briefly = partial(_try, teacher=teacher, data=data, held=held, inputs=inputs, trial={"seed": seed, **trial})
-        distances = [briefly(folder / f"trial-{i}", p, reporter=reporter()) for i, p in enumerate(found)]
-    best = min(range(len(distances)), key=distances.__getitem__)
-    rows = [{**_row(p), "distance_after_trial": d} for p, d in zip(found, distances, strict=False)]
-    write_atomic(folder / SEARCH, json.dumps({"chosen": best, "candidates": rows}, indent=2) + "\n")
-    for i in range(len(found)):
-        if (folder / f"trial-{i}").is_dir():
-            remove_folder(folder / f"trial-{i}")
-    (folder / CANDIDATES).unlink()  # the trials are of these
-    say(f"chosen: {describe_plan(found[best])}")
-    return found[best].plan
-
-
-def describe_plan(p: Proposal) -> str:
-    """What becomes of each run, in one line."""
-    parts = []
-    for run in p.plan.runs:
-        layer = "" if run.replacement == NOTHING or not run.condenses else f"+{run.replacement}"
-        parts.append(f"{run.path} {len(run.units)}->{run.keep if run.condenses else len(run.units)}{layer}")
-    ms = "" if p.ms is None else f"; {p.ms:.3f} ms measured, {p.predicted_ms:.3f} predicted"
-    return ", ".join(parts) + ms
-
-
-def _row(p: Proposal) -> dict[str, Any]:
-    runs = {r.path: {"keep": r.keep, "of": len(r.units), "replacement": r.replacement, "K": r.K} for r in p.plan.runs}
-    return {"runs": runs, "harm": p.harm, "predicted_ms": p.predicted_ms, "ms": p.ms}
+        students = (attempt(f"trial-{i}", p, 1) for i, p in enumerate(found))
+        distances = [_distance(student, teacher, held) for student in students]
+    first = min(range(len(found)), key=lambda i: distances[i] or 0.0)
+    rows = [{**p.row(), "distance_after_trial": d} for p, d in zip(found, distances, strict=True)]
+    write_atomic(folder / SEARCH, json.dumps({"chosen": first, "candidates": rows}, indent=2) + "\n")
+    remove_trials(folder)
+    (folder / CANDIDATES).unlink()  # the trials were of these
+    say(f"chosen: {found[first].describe()}")
+    return found[first].plan
 
 
 def _table(
@@ -126,20 +149,53 @@ def _table(
     full: Plan,
     teacher: nn.Module,
     x: Tensor,
-    budget: Mapping[str, Any],
     names: Sequence[str],
     runtime: str,
     given: str | Path | None,
     progress: ProgressCallback | None,
-) -> LatencyTable | None:
+) -> LatencyTable:
     if given is not None:
         return LatencyTable.load(given)
-    if "latency_ms" not in budget:
-        return None
     file = folder / LATENCY
     if not file.is_file():
         measure_sites(full, teacher, x, runtime=runtime, replacements=names, progress=progress).save(file)
     return LatencyTable.load(file)
+
+
+def _narrower(
+    teacher: nn.Module, example: Any, wishes: Mapping[str, Any], progress: ProgressCallback | None
+) -> list[Plan]:
+    """Plans of narrower models; none where Torch-Pruning cannot make them."""
+    made = []
+    for width in WIDTHS[1:]:
+        try:
+            made.append(plan(teacher, example, **wishes, width=width, progress=progress))
+        except ValueError:
+            break
+    return made
+
+
+def _propose(
+    known: Measured,
+    teacher: nn.Module,
+    x: Tensor,
+    bounds: Mapping[str, Any],
+    *,
+    measured: bool,
+    progress: ProgressCallback | None,
+) -> list[Proposal]:
+    """The best plan of each width that has one within the bounds, then the next best: harms of widths are not alike."""
+    groups, errors = [], []
+    for full in known.plans:
+        try:
+            further: dict[str, Any] = {"measured": measured, "count": COUNT, "progress": progress}
+            groups.append(propose_plans(full, teacher, x, bounds, known.harms, known.table, **further))
+        except ValueError as error:
+            errors.append(error)
+    if not groups:
+        raise errors[0]
+    ranks = range(max(map(len, groups)))
+    return [group[rank] for rank in ranks for group in groups if rank < len(group)][:COUNT]
 
 
 def _kept(file: Path, find: Callable[[], Any]) -> Any:
@@ -162,17 +218,21 @@ def _try(
     proposal: Proposal,
     teacher: nn.Module,
     data: Loaders,
-    held: Any,
-    inputs: Sequence[Any],
+    known: Measured,
     trial: Mapping[str, Any],
     reporter: Reporter,
-) -> float:
-    """How far the answers are from the teacher's after a short distillation, on images of no augmentation."""
+) -> nn.Module:
+    """The student of a candidate after a distillation."""
     seed_everything(trial["seed"], "condense")
     student = proposal.plan.apply(teacher)
-    fit_layers(student, teacher, proposal.plan, [*inputs, held], seed=trial["seed"])
+    fit_layers(student, teacher, proposal.plan, [*known.inputs, known.held], seed=trial["seed"])
     outcome = distill(student, teacher, data, run_dir=folder, resume=folder.is_dir(), reporter=reporter, **trial)
     if outcome.status == "stopped":
         raise StoppedError(f"stopped at step {outcome.step} of trying a plan; all that was done is in {folder.parent}")
+    return student
+
+
+def _distance(student: nn.Module, teacher: nn.Module, held: Any) -> float:
+    """How far the answers are from the teacher's, on images of no augmentation."""
     with torch.no_grad(), eval_mode(student), eval_mode(teacher):
         return answer_distance(student(*arguments(student, held)), teacher(*arguments(teacher, held)))

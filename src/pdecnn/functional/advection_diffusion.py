@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pdecnn.kernels.advection_diffusion import op as op  # registers the operator
+from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.library import in_transform
 from pdecnn.reference import advection_diffusion as _reference
 from pdecnn.reference import advection_diffusion_1d as _reference_1d
@@ -14,6 +14,16 @@ from pdecnn.reference.advection_diffusion import advection_diffusion_3d as advec
 from pdecnn.reference.boundary import Boundary
 
 _solve = torch.ops.pdecnn.advection_diffusion.default
+
+
+def _in_onnx_export() -> bool:
+    """Whether `torch.onnx.export` goes on, which knows the reference's operators; it takes long to ask torch that."""
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return (tracing or torch.compiler.is_compiling()) and torch.onnx.is_in_onnx_export()
+
+
+def _are_tensors(*values: object) -> bool:
+    return all(isinstance(value, Tensor) for value in values)
 
 
 def advection_diffusion(
@@ -41,8 +51,12 @@ def advection_diffusion(
         >>> h = torch.rand(8, 16, 32, 32, requires_grad=True)
         >>> advection_diffusion(h, u=0.5, v=0.0, D_x=1.0, D_y=1.0, f=h, K=5).sum().backward()
     """
-    if in_transform() or torch.onnx.is_in_onnx_export():  # there its operators are what is known
+    if in_transform() or _in_onnx_export():
         return _reference(h, u, v, D_x, D_y, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, boundary=boundary)
+    if _are_tensors(h, u, v, D_x, D_y) and type(K) is int and type(dt) is type(dx) is type(dy) is float:
+        problem = Problem(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, boundary)  # type: ignore[arg-type]
+        if problem.is_right():  # the usual call, without a message to prepare for
+            return cast(Tensor, _solve(*problem))
     where = check_arguments(h, (u, v), (D_x, D_y), f, h_prev, K, dt, (dx, dy), boundary)
     u, v, D_x, D_y = (c if isinstance(c, Tensor) else h.new_full((), c) for c in (u, v, D_x, D_y))
     return cast(Tensor, _solve(h, h_prev, u, v, D_x, D_y, f, K, dt, dx, dy, where.value))
@@ -61,7 +75,7 @@ def advection_diffusion_1d(
     boundary: str | Boundary = "periodic",
 ) -> Tensor:
     """`pdecnn.reference.advection_diffusion_1d` by the two-dimensional kernel: a signal is an image of one row."""
-    if in_transform() or torch.onnx.is_in_onnx_export():
+    if in_transform() or _in_onnx_export():
         return _reference_1d(h, u, D_x, f, h_prev=h_prev, K=K, dt=dt, dx=dx, boundary=boundary)
     where = check_arguments(h, (u,), (D_x,), f, h_prev, K, dt, (dx,), boundary)
     zero = h.new_zeros(())

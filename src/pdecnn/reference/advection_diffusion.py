@@ -155,7 +155,7 @@ def trajectory(
     D = [torch.as_tensor(c, dtype=h.dtype, device=h.device).expand_as(h) for c in diffusivities]
 
     A = [c * (dt / dx) for c, dx in zip(u, spacings, strict=True)]
-    B = [c * (dt / dx**2) for c, dx in zip(D, spacings, strict=True)]
+    B = [c * (dt / (dx * dx)) for c, dx in zip(D, spacings, strict=True)]
     two_B = 2 * sum(B)
     divergence = torch.zeros_like(h)
     for c, dx, axis in zip(u, spacings, axes, strict=True):
@@ -216,7 +216,8 @@ def check_arguments(
         if not 0 < value < math.inf:  # math.isfinite has no graph
             raise ValueError(f"{where}: {name} must be positive and finite, got {name}={value}.")
     for name, value in zip(AXIS_NAMES, spacings, strict=False):
-        if value**2 == 0 or not dt / value**2 < math.inf:
+        square = value * value  # value**2 raises where it is beyond the range
+        if square == 0 or not dt / square < math.inf:
             raise ValueError(f"{where}: d{name}={value} is too small: dt / d{name}^2 is beyond the range of a float.")
     return Boundary.parse(boundary, where)
 

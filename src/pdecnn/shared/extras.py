@@ -8,6 +8,7 @@ _ROOMS = {
     "export": "deploy",
     "executorch": "deploy",
     "ode": "layers",
+    "prune": "condensation",
     "symmetry": "symmetry",
     "train": "training",
     "viz": "viz",
