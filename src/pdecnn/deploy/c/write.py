@@ -113,8 +113,8 @@ def _source(found: Schedule, name: str, title: str) -> str:
     body = "\n".join(found.blocks)
     definitions = found.constants.definitions
     takes_k = _takes_k(found)
-    odd = any(word in d for d in definitions for word in ("INFINITY", "NAN"))
-    parts = needed([body, *definitions])
+    odd = any("INFINITY" in d or "NAN" in d for d in definitions)
+    parts = needed([body, *(d for d in definitions if not d.startswith(("static const float", "static const int")))])
     prototypes = [_prototype(name), *([_prototype_k(name)] if takes_k else [])]
     table = "\n".join(f"   {line}".rstrip() for line in found.footprint.lines())
     return FILE.format(
