@@ -113,7 +113,7 @@ class Picky(nn.Module):
     [
         (None, X[:, :, :1], {}, ValueError, r"does not run on example_inputs of shape \(4, 1, 1, 28\)"),
         (None, "image", {}, TypeError, "example_inputs must be a Tensor or several"),
-        (None, X, {"format": "tflite"}, ValueError, "format must be one of 'onnx', 'pte', 'pt2', got 'tflite'"),
+        (None, X, {"format": "tflite"}, ValueError, "format must be one of 'onnx', 'c', 'pte', 'pt2', got 'tflite'"),
         (None, X, {"ops": "fast"}, ValueError, "ops must be one of 'portable', 'fused', got 'fast'"),
         (None, X, {"ops": "fused", "int8": [X]}, ValueError, "int8 is calibrated on portable operators"),
         (None, X, {"int8": []}, ValueError, r"int8 needs calibration batches of 1 input\(s\) each, got 0"),

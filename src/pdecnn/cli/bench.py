@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @app.command("bench")
 def command(
     models: Annotated[list[str], typer.Argument(help=f"The models, each {GRAMMAR}.")],
-    runtime: Annotated[str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8.")] = (
+    runtime: Annotated[str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c.")] = (
         "eager,optimized"
     ),
     threads: Annotated[int, typer.Option(help="Threads inside an operator.")] = 1,

@@ -43,7 +43,7 @@ OPEN = "open"  # for --K
 def command(
     model: ModelName,
     output: Annotated[Path | None, typer.Option(help="The file; NAME.onnx here by default.")] = None,
-    format: Annotated[str, typer.Option(help="onnx, pte (ExecuTorch) or pt2 (AOTInductor).")] = "onnx",
+    format: Annotated[str, typer.Option(help="onnx, c (one C99 file), pte (ExecuTorch), pt2 (AOTInductor).")] = "onnx",
     ops: Annotated[str, typer.Option(help="portable: runs anywhere; fused: Global layers as one node.")] = "portable",
     int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
     input_size: InputSize = None,
@@ -99,10 +99,10 @@ def command(
                 warnings.simplefilter("always", ExportWarning)
                 report = export(
                     net, target, images, format=format, ops=ops, int8=calibration, opset=opset, dynamic=dynamic,
-                    metadata=notes(found, wanted) if format == "onnx" else None, open_steps=steps == OPEN,
+                    metadata=notes(found, wanted) if format in ("onnx", "c") else None, open_steps=steps == OPEN,
                     progress=progress or False,
                 )  # fmt: skip
-            timed = sizes if format == "onnx" and steps != OPEN else []
+            timed = sizes if format in ("onnx", "c") and steps != OPEN else []
             rows = timings(model, net, images, report, beside, timed, progress or False)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
@@ -114,9 +114,12 @@ def command(
         return
     agreement = report.agreement
     assert agreement is not None
+    kind = "C99" if report.format == "c" else f"{report.format}, {report.ops} ops"
     bits = f", 8-bit convolutions calibrated on {CALIBRATION} images of {data}" if report.int8 else ""
-    typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {report.format}, {report.ops} ops{bits}.")
-    if report.beside:
+    typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {kind}{bits}.")
+    if report.format == "c":
+        typer.echo(f"Its functions are declared in {Path(report.beside[0]).name}; it needs no library.")
+    elif report.beside:
         needs = " and ".join(Path(file).name for file in report.beside)
         typer.echo(f"It needs {needs} beside it; pdecnn is not needed to run it.")
     typer.echo(
@@ -127,6 +130,8 @@ def command(
         typer.echo(f"{ode_steps} steps of rk4 against the adaptive solver: {_against(adaptive, net, images)}.")
     if not found.weights and found.description["builder"] != "custom":
         typer.echo(f"The weights of {model} are random: give --weights, a folder, or a model with a tag.")
+    if report.footprint:
+        Console().print(report.footprint.shown())
     if rows:
         Console().print(table(rows))
 
@@ -193,6 +198,8 @@ def timings(
     label = "onnx-int8" if report.int8 else "onnx-fused" if report.ops == "fused" else "onnx"
     runtimes = ("eager", "optimized", "onnx") if report.int8 else ("eager", "optimized")
     file = {label: (report.ops, Path(report.path))}
+    if report.format == "c":
+        runtimes, file = (*runtimes, "c"), {}
     settings: dict[str, Any] = {"batches": sizes, "max_seconds": 5.0, "progress": progress}
     rows = bench({name: (net, images)}, runtimes=runtimes, files=file, **settings)
     if teacher:

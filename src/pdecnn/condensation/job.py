@@ -159,8 +159,8 @@ def run_job(
             measured on these images and in the `runtime`.
         fit_options: Options of `fit_layers`.
         distill_options: Further options of `distill`.
-        runtime: Where milliseconds of a budget are measured: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused` or
-            `onnx-int8`.
+        runtime: Where milliseconds of a budget are measured: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused`,
+            `onnx-int8` or `c`.
         latency_table: Milliseconds that were measured on another device, by `pdecnn bench --sites`.
         null: Whether to distil the null too: the same blocks gone and nothing in their place, for as many epochs.
         resume: Continue the job in the folder.

@@ -169,8 +169,8 @@ def condense(
         lr: Learning rate of the blocks that stay; that of new layers is ten times larger.
         seed: Seed of the new layers, of the order and of the augmentation.
         distill: Further options of `distill`, such as `{"temperature": 2.0}`.
-        runtime: Where the milliseconds of a `budget` count: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused` or
-            `onnx-int8`. With `train` a budget is searched: the best of all replacements and numbers of blocks.
+        runtime: Where the milliseconds of a `budget` count: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused`,
+            `onnx-int8` or `c`. With `train` a budget is searched: the best of all replacements and numbers of blocks.
         latency_table: Milliseconds measured on another device, by `pdecnn bench --sites`.
         null: Also distil the network without its new layers, to know what they are worth.
         output: Folder for plan, checkpoints, ONNX file and report.html; without it they are not kept.

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure
 from pdecnn.deploy.beside import write_beside
+from pdecnn.deploy.c.footprint import Footprint
+from pdecnn.deploy.c.write import Written, c_name
 from pdecnn.deploy.check import (
     TOLERANCE,
     Agreement,
@@ -35,12 +37,12 @@ from pdecnn.deploy.onnx import OPS, to_onnx
 from pdecnn.deploy.open_steps import as_input, open_range, to_open_onnx
 from pdecnn.layers.steps import with_steps
 from pdecnn.shared.extras import require
-from pdecnn.shared.files import saving, sync_folder
+from pdecnn.shared.files import saving, sync_folder, write_atomic
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.progress import ProgressCallback, begin, counted, showing
 
 DYNAMIC = ("batch", "size", "nothing")
-FORMATS = {"onnx": ".onnx", "pte": ".pte", "pt2": ".pt2"}
+FORMATS = {"onnx": ".onnx", "c": ".c", "pte": ".pte", "pt2": ".pt2"}
 
 
 class ExportWarning(UserWarning):
@@ -53,12 +55,14 @@ class ExportReport:
 
     Attributes:
         path: The file.
-        format: `"onnx"`, `"pte"` or `"pt2"`.
+        format: `"onnx"`, `"c"`, `"pte"` or `"pt2"`.
         ops: `"portable"` or `"fused"`.
         int8: Whether convolutions and fully connected layers are in 8 bits.
         bytes: Size of the file.
         agreement: Comparison of the outputs; None if it was not asked for.
-        beside: What the file needs beside it: for fused operators their library, and a loader in Python.
+        beside: What the file needs beside it: for fused operators their library, and a loader in Python; for C its
+            header.
+        footprint: Of a C file: memory, weights and work, step by step; else None.
     """
 
     path: str
@@ -68,6 +72,7 @@ class ExportReport:
     bytes: int
     agreement: Agreement | None
     beside: tuple[str, ...] = ()
+    footprint: Footprint | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -99,7 +104,8 @@ def export(
         model: Any model of ours, of timm, or built from our layers; it is exported in eval mode and not changed.
         path: Where the file goes.
         example_inputs: One input or all of them, with the sizes to export for; or the dict or list that it takes.
-        format: `"onnx"` for ONNX Runtime, `"pte"` for ExecuTorch, `"pt2"` for AOTInductor.
+        format: `"onnx"` for ONNX Runtime, `"c"` for one C99 file and its header, for one sample at a time on any
+            device, `"pte"` for ExecuTorch, `"pt2"` for AOTInductor.
         ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, whose library is put
             beside the file, with a loader; `pdecnn.deploy.session_options()` knows it too.
         int8: Batches of training inputs to calibrate 8-bit convolutions with (ONNX alone); None for float.
@@ -110,8 +116,8 @@ def export(
             height and width, where the net allows it, compared at twice the size too; `"nothing"`.
         names: `{"inputs": [...], "outputs": [...]}` (ONNX alone). By default `input`, or the arguments of `forward` if
             they are several; `logits`, `output`, or the keys of the dict that the model returns.
-        metadata: What the file says of itself (ONNX alone), such as `{"classes": ["cat", "dog"]}`; size, mean and std
-            as far as the model knows them, and the version of pdecnn, are always there.
+        metadata: What the file says of itself (ONNX; of C the classes), such as `{"classes": ["cat", "dog"]}`; size,
+            mean and std as far as the model knows them, and the version of pdecnn, are always there.
         open_steps: Whether the number of time steps is the last input of the file, an int64 named `K` (fused ONNX
             alone); compared for every K that the model serves. Else the file has the steps that the model has now.
         progress: Whether to show what takes over two seconds, or what is called with each part that is done.
@@ -136,8 +142,10 @@ def export(
     with saving(target):
         temporary = _temporary_beside(target)
     try:
-        write, load = _writers(format, ops, opset, batches, dynamic)
-        whole = write if not open_steps else _writers(format, ops, opset, batches, dynamic, to_open_onnx)[0]
+        texts: list[Written] = []
+        writers = partial(_writers, format, ops, opset, batches, dynamic, c_name(target), texts.append)
+        write, load = writers()
+        whole = writers(to_open_onnx)[0] if open_steps else write
         served = open_range(model) if open_steps else (None,)
         agreement = None
         with showing(progress) as report:
@@ -156,6 +164,9 @@ def export(
                     agreement = found
         size = temporary.stat().st_size
         beside = write_beside(target) if ops == "fused" else ()
+        if format == "c":
+            beside = (target.with_suffix(".h"),)
+            write_atomic(beside[0], texts[0].header)
         with saving(target):
             sync_folder(temporary)  # of a file: its content
             os.replace(temporary, target)
@@ -163,7 +174,8 @@ def export(
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
-    return ExportReport(str(target), format, ops, int8 is not None, size, agreement, tuple(map(str, beside)))
+    cost = texts[0].footprint if texts else None
+    return ExportReport(str(target), format, ops, int8 is not None, size, agreement, tuple(map(str, beside)), cost)
 
 
 def session(path: str | os.PathLike[str], *, ops: str = "portable", threads: int | None = None) -> Any:
@@ -180,8 +192,25 @@ Load = Callable[[Path], Runner]
 
 
 def _writers(
-    format: str, ops: str, opset: int, batches: Any, dynamic: str, make: Callable[..., Any] = to_onnx
+    format: str,
+    ops: str,
+    opset: int,
+    batches: Any,
+    dynamic: str,
+    name: str,
+    written: Callable[[Written], object],
+    make: Callable[..., Any] = to_onnx,
 ) -> tuple[Write, Load]:
+    if format == "c":
+        from pdecnn.deploy.c.build import runner
+        from pdecnn.deploy.c.write import write as write_c
+
+        def save(model: nn.Module, inputs: Sequence[Tensor], path: Path, *, metadata: Any = None, **_: Any) -> None:
+            texts = write_c(model, inputs, name, metadata)
+            written(texts)
+            path.write_text(texts.source)
+
+        return save, lambda path: runner(path.read_text())
     if format == "pte":
         from pdecnn.deploy.executorch import load_pte, write_pte
 
@@ -318,7 +347,7 @@ def _check_options(
         raise ValueError(f"export: ops must be one of {', '.join(map(repr, OPS))}, got {ops!r}.")
     if dynamic not in DYNAMIC:
         raise ValueError(f"export: dynamic must be one of {', '.join(map(repr, DYNAMIC))}, got {dynamic!r}.")
-    given = {"ops='fused'": ops == "fused", "int8": int8, "names": names, "metadata": metadata}
+    given = {"ops='fused'": ops == "fused", "int8": int8, "names": names, "metadata": metadata and format != "c"}
     given["dynamic"] = dynamic != "batch"
     for what in (what for what, is_given in given.items() if is_given and format != "onnx"):
         raise ValueError(f"export: {what} is for format='onnx', got format={format!r}.")

@@ -16,7 +16,7 @@ from pdecnn.deploy.check import onnx_runner
 from pdecnn.deploy.onnx import to_onnx
 from pdecnn.shared.progress import ProgressCallback, begin, showing
 
-RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8")
+RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8", "c")
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,13 @@ def make_runner(
             return optimize_for_inference(model, x[:1]), weights
         case "compile":
             return torch.compile(model, dynamic=True), weights
+        case "c":
+            from pdecnn.deploy.c.build import runner
+            from pdecnn.deploy.c.write import write
+
+            written = write(model, (x,), "net")
+            run = runner(written.source)
+            return lambda inputs: run([inputs]), written.footprint.flash
     ops = "fused" if runtime == "onnx-fused" else "portable"
     proto = to_onnx(model, (x,), ops=ops)
     if runtime == "onnx-int8":

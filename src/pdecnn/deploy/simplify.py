@@ -5,6 +5,7 @@ All passes change a graph of ATen operators in place, as `torch.export` writes i
 
 import operator
 from collections.abc import Container
+from itertools import count
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
     """Runs all passes."""
     drop_copies(module)
     fold_constants(module)
+    whole_batch_norms(module)
     fold_batch_norms(module)
     keep_dimensions(module)
     module.graph.eliminate_dead_code()
@@ -69,6 +71,8 @@ def fold_constants(module: fx.GraphModule) -> None:
             elif _is_constant(node, values):
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = node.target(*args, **kwargs)
+                if node.target is _ATEN.empty.memory_format:
+                    values[node].zero_()  # files do not depend on what was in memory
     mutable = any(_is_mutable(node.target) for node in values if node.op == "call_function")
     for node in list(values):
         value = values[node]
@@ -101,6 +105,23 @@ def _is_constant(node: fx.Node, constants: Container[fx.Node]) -> bool:
 def _may_grow(value: Tensor, node: fx.Node, values: dict[fx.Node, Any]) -> bool:
     inputs = sum(q.numel() for n in node.all_input_nodes if isinstance(q := values.get(n), Tensor))
     return value.numel() <= max(_SMALL, _GROWTH * inputs)
+
+
+def whole_batch_norms(module: fx.GraphModule) -> None:
+    """Batch norms with one output again, as they were before a graph was made functional."""
+    for node in list(module.graph.nodes):
+        first = next(iter(node.users), None)
+        if node.target is not _ATEN._native_batch_norm_legit_no_training.default or len(node.users) != 1:
+            continue
+        if first is None or first.target is not operator.getitem or first.args[1] != 0:
+            continue
+        with module.graph.inserting_before(first):
+            arguments = (*node.args[:5], False, *node.args[5:7], False)
+            norm = module.graph.call_function(_ATEN.batch_norm.default, arguments)
+        norm.meta = dict(first.meta)
+        first.replace_all_uses_with(norm)
+        module.graph.erase_node(first)
+        module.graph.erase_node(node)
 
 
 def fold_batch_norms(module: fx.GraphModule) -> None:
@@ -153,7 +174,7 @@ def keep_dimensions(module: fx.GraphModule) -> None:
 
 def add_constant(module: fx.GraphModule, before: fx.Node, value: Tensor) -> fx.Node:
     """A new buffer and a node, placed before `before`, that reads it."""
-    name = f"constant_{sum(1 for _ in module.buffers())}"
+    name = next(name for i in count() if not hasattr(module, name := f"constant_{i}"))
     module.register_buffer(name, value.detach().clone().contiguous())
     with module.graph.inserting_before(before):
         node: fx.Node = module.graph.get_attr(name)

@@ -1,0 +1,112 @@
+"""The operators that can be written in C: one small function each, found by the operator."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pdecnn.deploy.c.constants import Constants
+
+
+@dataclass(frozen=True)
+class Code:
+    """What one step does.
+
+    Attributes:
+        text: C statements. `y` is the output, `x0`, `x1`, ... are the inputs in the order in which they were asked for,
+            `t` is scratch memory.
+        scratch: Floats of scratch memory.
+        macs: Multiply-adds.
+        over: Inputs in whose memory the output may be written, by number.
+    """
+
+    text: str
+    scratch: int = 0
+    macs: int = 0
+    over: tuple[int, ...] = ()
+
+
+@dataclass
+class Step:
+    """One operator in its place, with what was merged into it.
+
+    Attributes:
+        node: The node whose value the step computes.
+        main: The node whose operator decides how; another one if an activation was merged into a convolution.
+        module: Holds the weights.
+        constants: Of the file.
+        residual: What a convolution adds to its sums, if anything.
+        bounds: The least and the largest value that it gives.
+        inside: The nodes whose expressions are part of this step's.
+        reads: The nodes that `x0`, `x1`, ... stand for.
+    """
+
+    node: fx.Node
+    main: fx.Node
+    module: fx.GraphModule
+    constants: Constants
+    residual: fx.Node | None = None
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    inside: frozenset[fx.Node] = frozenset()
+    reads: list[fx.Node] = field(default_factory=list)
+
+    def read(self, node: fx.Node) -> str:
+        """The C name of an input."""
+        value = self.constant(node)
+        if value is not None:
+            return self.constants.floats(value.float().numpy())
+        if node not in self.reads:
+            self.reads.append(node)
+        return f"x{self.reads.index(node)}"
+
+    def number_of(self, node: fx.Node) -> int:
+        """The place of a node among the inputs, or -1."""
+        return self.reads.index(node) if node in self.reads else -1
+
+    def constant(self, node: Any) -> Tensor | None:
+        """The value of a weight; None if the node is none."""
+        if not isinstance(node, fx.Node) or node.op != "get_attr":
+            return None
+        value: Any = self.module
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        return value.detach().cpu() if isinstance(value, Tensor) else None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the main operator by their names in its schema, with defaults."""
+        return arguments(self.main)
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a node's operator by their names in its schema, with defaults."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False))
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return {**defaults, **given, **node.kwargs}
+
+
+def shape(node: fx.Node) -> tuple[int, ...]:
+    """The shape of a node's value."""
+    return tuple(node.meta["val"].shape)
+
+
+def size(node: fx.Node) -> int:
+    """The number of elements of a node's value."""
+    return math.prod(shape(node))
+
+
+Emitter = Callable[[Step], Code]
+EMITTERS: dict[Any, Emitter] = {}
+
+
+def emits(*ops: torch._ops.OpOverload) -> Callable[[Emitter], Emitter]:
+    """Registers a function for operators."""
+
+    def add(emitter: Emitter) -> Emitter:
+        EMITTERS.update(dict.fromkeys(ops, emitter))
+        return emitter
+
+    return add
