@@ -79,7 +79,7 @@ def train(
             steps = RANGE if name == KNOB else None
             K = 5 if name == KNOB else int(name)
             student = condensed(teacher, loaders, seed, replacement="paper", K=K)
-            how = {"epochs": EPOCHS, "seed": seed, "steps": steps, "reporter": Reporter()}
+            how: dict[str, Any] = {"epochs": EPOCHS, "seed": seed, "steps": steps, "reporter": Reporter()}
             run = distill(student, teacher, loaders, **how, **PRESET)
             if run.status == "stopped":
                 raise typer.Exit(130)
