@@ -27,7 +27,7 @@ def test_every_count_rounds_to_the_printed_figure(tmp_path):
 
 
 def test_the_command_prints_it(tmp_path):
-    result = CliRunner().invoke(app, ["tables", "hyperbolic", "--results", str(tmp_path)])
+    result = CliRunner().invoke(app, ["tables", "hyperbolic", "--results", str(tmp_path)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     for words in ("hyperbolic50_eq7_nows_x6", "softball@ds", "84.96", "8.95M"):
         assert words in result.output

@@ -134,7 +134,7 @@ def test_an_adaptive_solver_is_refused_and_the_advice_works(tmp_path):
 def test_export_refuses_and_leaves_nothing(tmp_path):
     result = run(app, ["export", "mnist_toy_conv", "--output", str(tmp_path / "net.tflite"), "--format", "tflite"])
     assert result.exit_code == 1
-    assert "format must be one of 'onnx', 'pte', 'pt2'" in result.output
+    assert "format must be one of 'onnx', 'c', 'pte', 'pt2'" in result.output
     result = run(app, ["export", "mnist_toy_conv", "--output", str(tmp_path / "no" / "net.onnx")])
     assert result.exit_code == 1
     assert "must exist and be writable" in result.output

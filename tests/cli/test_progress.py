@@ -15,7 +15,7 @@ COMMANDS = {
     ),
     "tables": (
         ["tables", "1", "--latency", "--results", "."],
-        ["timing 2 networks: 20 parts", "counting the networks of table 1: 3 parts"],
+        ["timing 3 networks: 20 parts", "counting the networks of table 1: 3 parts"],
     ),
     "validate": (["validate", "fashion_resnet32.fashion_mini", "--data", "fashion-mini"], ["evaluating: 4 parts"]),
     "export": (

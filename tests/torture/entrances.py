@@ -70,6 +70,8 @@ def _written_plan(data: bytes) -> Any:
     values.setdefault("skipped", [])
     values.setdefault("base", None)
     values.setdefault("before", {})
+    values.setdefault("width", 1.0)
+    values.setdefault("narrowed", None)
     for cost in (
         values["before"],
         *(c for run in values["runs"] for c in (*run.get("costs", []), run.get("layer_cost"))),

@@ -199,7 +199,7 @@ def _writers(
     dynamic: str,
     name: str,
     written: Callable[[Written], object],
-    make: Callable[..., Any] = to_onnx,
+    make: Callable[..., Any] | None = None,
 ) -> tuple[Write, Load]:
     if format == "c":
         from pdecnn.deploy.c.build import runner
@@ -228,7 +228,7 @@ def _writers(
         names: Names | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        proto = make(model, inputs, ops=ops, opset=opset, names=names, dynamic=dynamic)
+        proto = (make or to_onnx)(model, inputs, ops=ops, opset=opset, names=names, dynamic=dynamic)
         if dynamic == "size":
             _refuse_fixed_sizes(proto, model)
         write_metadata(proto, metadata or {})

@@ -95,6 +95,7 @@ def c_name(path: Path) -> str:
     """The prefix of all public names, from the name of the file.
 
     Example:
+        >>> from pathlib import Path
         >>> c_name(Path("my-net.c")), c_name(Path("3.c"))
         ('my_net', 'net_3')
     """
