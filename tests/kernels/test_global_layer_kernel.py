@@ -83,7 +83,7 @@ def test_the_operator_is_its_parts(shape, side, maps, layouts, options):
     if options["coefficient_act"] in ("identity", "tanh", "hardtanh"):  # D may then be near the poles of the scheme
         near = [q.double() if isinstance(q, torch.Tensor) else q for q in rounded(given_arguments)]
         spread = (default(*near) - expected).abs().max() if expected.numel() else 0
-        if spread > 1e-5:
+        if spread > 1e-6:  # rounding the inputs once does a tenth of what is allowed, and each step rounds again
             return
     scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5 * scale)
