@@ -195,12 +195,15 @@ def run_job(
     stages = Stages(folder, settings, resume=resume, arguments=arguments, processes=processes)
     accuracies: dict[str, float] = {}
 
+    def accuracy(model: nn.Module) -> float:
+        judge: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
+        shared = {"rank": processes.rank, "world_size": processes.count, "reduce": processes.sum}
+        found: float = judge(model, data.evaluation, **shared, progress=progress).accuracy
+        return found
+
     def measured(stage: str, model: nn.Module) -> None:
         if data.evaluation is not None:
-            judge: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
-            shared: dict[str, Any] = {"rank": processes.rank, "world_size": processes.count, "reduce": processes.sum}
-            shared["progress"] = progress
-            accuracies[stage] = stages.value(stage, lambda: judge(model, data.evaluation, **shared).accuracy)
+            accuracies[stage] = stages.value(stage, lambda: accuracy(model))
 
     notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input}
     measured("teacher", teacher)
@@ -215,14 +218,10 @@ def run_job(
                 (folder / name).unlink(missing_ok=True)
             remove_trials(folder)
         wishes = {key: value for key, value in options.items() if key != "budget"}
-        judge: Any = None
-        if data.evaluation is not None:
-            kind: Any = partial(evaluate, num_classes=data.num_classes) if own is None else own.evaluate
-            judge = lambda model: kind(model, data.evaluation, progress=progress).accuracy  # noqa: E731
         return plan_within(
             folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
-            trial=for_one_K if processes.count == 1 else None, accuracy=judge, seed=seed, say=say, progress=progress,
-            reporter=reporter,
+            trial=for_one_K if processes.count == 1 else None, seed=seed, say=say,
+            accuracy=None if data.evaluation is None else accuracy, progress=progress, reporter=reporter,
         )  # fmt: skip
 
     def plan_it() -> dict[str, Any]:
