@@ -80,13 +80,13 @@ def test_the_operator_is_its_parts(shape, side, maps, layouts, options):
     exact = [q.double() if isinstance(q, torch.Tensor) else q for q in given_arguments]
     out, expected = OP(*given_arguments), default(*exact)
     assert out.is_contiguous(memory_format=layout(given_arguments[0]))
-    if options["coefficient_act"] in ("identity", "tanh", "hardtanh"):  # D may then be near the poles of the scheme
-        near = [q.double() if isinstance(q, torch.Tensor) else q for q in rounded(given_arguments)]
-        spread = (default(*near) - expected).abs().max() if expected.numel() else 0
-        if spread > 1e-6:  # rounding the inputs once does a tenth of what is allowed, and each step rounds again
-            return
     scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5 * scale)
+    spread = 0.0
+    if expected.numel() and options["coefficient_act"] in ("identity", "tanh", "hardtanh"):
+        # D may then be near the poles of the scheme: errors are those of inputs that were rounded, and a few more
+        near = [q.double() if isinstance(q, torch.Tensor) else q for q in rounded(given_arguments)]
+        spread = float((default(*near) - expected).abs().max())
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=max(1e-5 * scale, 5 * spread))
     assert all(torch.equal(q, copy) for q, copy in zip(given_arguments, before, strict=False))
 
 
