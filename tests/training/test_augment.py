@@ -15,14 +15,26 @@ def images(seed, n=5, C=2, H=6, W=7):
 
 
 @settings(deadline=None)  # machines may be busy
-@given(seed=st.integers(0, 2**31), pad=st.integers(1, 5), n=st.integers(1, 6))
-def test_crop_is_numpy_pad_and_slice(seed, pad, n):
-    x = images(seed, n)
-    shift = torch.randint(0, 2 * pad + 1, (n, 2), generator=torch.Generator().manual_seed(seed))
-    out = shifted_crop(x, shift, pad).numpy()
+@given(seed=st.integers(0, 2**31), pad=st.integers(0, 5), shrink=st.integers(0, 5), n=st.integers(1, 6))
+def test_crop_is_numpy_pad_and_slice(seed, pad, shrink, n):
+    x, augment = images(seed, n), Augment(pad=pad, shrink=shrink)
+    shift = augment.draw(n, (6, 7), torch.Generator().manual_seed(seed)).get(
+        "shift", torch.zeros(n, 2, dtype=torch.int64)
+    )
+    out = shifted_crop(x, shift, pad, shrink).numpy()
     for i, (row, column) in enumerate(shift.tolist()):
         padded = np.pad(x[i].numpy(), ((0, 0), (pad, pad), (pad, pad)))
-        np.testing.assert_array_equal(out[i], padded[:, row : row + 6, column : column + 7])
+        np.testing.assert_array_equal(out[i], padded[:, row : row + 6 - shrink, column : column + 7 - shrink])
+
+
+def test_every_window_within_the_padding_is_drawn():
+    shift = Augment(pad=1, shrink=2).draw(2000, (6, 7), torch.Generator().manual_seed(0))["shift"]
+    assert {tuple(row) for row in shift.tolist()} == {(r, c) for r in range(5) for c in range(5)}
+
+
+def test_a_window_of_no_pixels_is_refused():
+    with pytest.raises(ValueError, match="shrink=6 leaves nothing of images of 6x7"):
+        Augment(shrink=6)(images(0), torch.Generator(), mean=(0.0, 0.0), std=(1.0, 1.0))
 
 
 def test_crop_without_shift_is_the_image():

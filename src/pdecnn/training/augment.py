@@ -12,7 +12,8 @@ class Augment:
     """What happens to a training batch, in this order: crop, flip, rescale, normalise, cutout.
 
     Args:
-        pad: Zero padding before a random crop back to the original size; 0 means no crop.
+        pad: Zero padding before a random crop; 0 means none.
+        shrink: Pixels by which that crop is smaller than the images, for epochs that are shorter; 0 keeps their size.
         flip: Probability of a horizontal flip.
         scale: Range of random magnification about the centre, such as `(0.8, 1.2)`; none by default.
         cutout: Side of one square hole, zero after normalisation and possibly over the border; 0 means none.
@@ -25,6 +26,7 @@ class Augment:
     """
 
     pad: int = 0
+    shrink: int = 0
     flip: float = 0.0
     scale: tuple[float, float] | None = None
     cutout: int = 0
@@ -38,17 +40,19 @@ class Augment:
 
     def draw(self, n: int, size: tuple[int, ...], g: torch.Generator) -> dict[str, Tensor]:
         """The random choices for `n` images of `size` (H, W), one row per image, so that processes can share them."""
-        H, W = size
+        if min(size) <= self.shrink:
+            raise ValueError(f"augment: shrink={self.shrink} leaves nothing of images of {size[0]}x{size[1]} pixels.")
         choices: dict[str, Tensor] = {}
-        if self.pad:
-            choices["shift"] = torch.randint(0, 2 * self.pad + 1, (n, 2), generator=g)
+        if room := 2 * self.pad + self.shrink:
+            choices["shift"] = torch.randint(0, room + 1, (n, 2), generator=g)
         if self.flip:
             choices["flip"] = torch.rand(n, generator=g) < self.flip
         if self.scale:
             low, high = self.scale
             choices["scale"] = low + (high - low) * torch.rand(n, generator=g)
         if self.cutout:
-            choices["hole"] = torch.stack([torch.randint(0, m, (n,), generator=g) for m in (H, W)], dim=1)
+            inside = [torch.randint(0, m - self.shrink, (n,), generator=g) for m in size]
+            choices["hole"] = torch.stack(inside, dim=1)
         return choices
 
     def apply(
@@ -56,7 +60,7 @@ class Augment:
     ) -> Tensor:
         """Carries out the drawn choices on `images` and normalises."""
         if "shift" in choices:
-            images = shifted_crop(images, choices["shift"], self.pad)
+            images = shifted_crop(images, choices["shift"], self.pad, self.shrink)
         if "flip" in choices:
             images = torch.where(choices["flip"].view(-1, 1, 1, 1), images.flip(-1), images)
         x = normalise(images, mean, std)
@@ -74,10 +78,13 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     return torch.addcmul(shift, images.float(), scale)
 
 
-def shifted_crop(images: Tensor, shift: Tensor, pad: int) -> Tensor:
-    """Pads with zeros and reads the window at offset `shift` (row, column), so that `pad, pad` is no shift at all."""
-    H, W = images.shape[-2:]
-    windows = nnf.pad(images, (pad,) * 4).unfold(2, H, 1).unfold(3, W, 1)  # (N, C, 2 pad + 1, 2 pad + 1, H, W), a view
+def shifted_crop(images: Tensor, shift: Tensor, pad: int, shrink: int = 0) -> Tensor:
+    """Pads with zeros and reads the window at offset `shift` (row, column), so that `pad, pad` is no shift at all.
+
+    The window is smaller than the images by `shrink` pixels a side.
+    """
+    H, W = (m - shrink for m in images.shape[-2:])
+    windows = nnf.pad(images, (pad,) * 4).unfold(2, H, 1).unfold(3, W, 1)  # (N, C, rows, columns, H, W), a view
     return windows[torch.arange(len(images)), :, shift[:, 0], shift[:, 1]]
 
 

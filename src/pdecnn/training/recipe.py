@@ -49,6 +49,7 @@ class AugmentRecipe(Part):
     """See `pdecnn.training.Augment`."""
 
     pad: Count = 0
+    shrink: Count = 0
     flip: Fraction = 0.0
     scale: tuple[Positive, Positive] | None = None
     cutout: Count = 0
