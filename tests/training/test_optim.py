@@ -15,7 +15,7 @@ def recipe(name):
             "model": {"name": "test_resnet"},
             "data": {"name": "mnist"},
             "epochs": 2,
-            "optimizer": {"name": name, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0},
+            "optimizer": {"name": name, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0},
         }
     )
 

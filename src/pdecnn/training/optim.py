@@ -33,7 +33,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def orthogonalise_in_float32(optimizer: torch.optim.Optimizer) -> None:
-    """Lets timm's Muon iterate in float32: it does so in bfloat16, which most CPUs have to emulate, six times slower."""
+    """Lets timm's Muon iterate in float32: it does so in bfloat16, which most CPUs emulate, six times slower."""
     from timm.optim import muon
 
     usual = muon.zeropower_via_newtonschulz
