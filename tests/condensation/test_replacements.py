@@ -1,5 +1,7 @@
 """The table of what may stand in the place of removed blocks: each starts, fits, trains, saves, loads and exports."""
 
+import dataclasses
+
 import pytest
 import timm
 import torch
@@ -129,10 +131,59 @@ def test_a_replacement_of_ones_own(teacher, images, tmp_path):
 def test_what_cannot_be_is_refused(teacher, images):
     with pytest.raises(ValueError, match=r"got 'pd'\. Close: 'pde'"):
         plan(teacher, images[:1], replacement="pd")
-    with pytest.raises(FileError, match="init='block' and options are for replacement='paper', got 'pde'"):
+    with pytest.raises(FileError, match="init='block' is for replacement='paper', got 'pde'"):
         plan(teacher, images[:1], replacement="pde", init="block")
-    with pytest.raises(FileError, match="are for replacement='paper'"):
+    with pytest.raises(FileError, match="options are for replacement='paper' and 'pde', got 'separable'"):
         plan(teacher, images[:1], replacement="separable", options={"dt": 0.1})
+
+
+VARIANTS = [
+    {"share": 8, "implicit": True},
+    {"reaction": False},
+    {"maps": True},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_each_variant_of_the_equation_is_fitted_saved_loaded_and_exported(teacher, images, options, tmp_path):
+    made = plan(teacher, images[:1], replacement="pde", K=2, options=options)
+    assert all(run.options == options for run in pdecnn.Plan.from_dict(made.to_dict()).runs)
+    small = made.apply(teacher)
+    assert sum(p.numel() for p in small.parameters()) == made.after.params
+    with torch.no_grad():
+        bare = plan(teacher, images[:1], replacement="nothing").apply(teacher).eval()
+        torch.testing.assert_close(small.eval()(images[:4]), bare(images[:4]))  # it starts as the identity
+    found = fit_layers(small, teacher, made, images, batch_size=16, steps=20)
+    assert all(f.after <= f.skipped + 1e-6 for f in found)
+    assert any(f.after < f.skipped for f in found)
+    pdecnn.save(small, tmp_path / "net")
+    again = pdecnn.load(tmp_path / "net")
+    with torch.no_grad():
+        torch.testing.assert_close(again(images[:4]), small.eval()(images[:4]))
+    report = pdecnn.export(small, tmp_path / "net.onnx", images[:4])
+    assert report.agreement.max_error < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (6, 5, 4, 7)])
+def test_variants_are_for_signals_and_volumes_too(shape):
+    run = run_of(shape, signed=True, replacement="pde")
+    layer = build(dataclasses.replace(run, options={"share": 3, "implicit": True}), None, torch.empty(0))
+    x = torch.randn(2, *shape)
+    torch.testing.assert_close(layer.eval()(x), x)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"shared": 2}, r"pde has no option 'shared'.*Close: 'share'"),
+        ({"share": 5}, "share=5 must divide the 16 channels"),
+        ({"share": True}, "the option share of pde is a int, got True"),
+        ({"maps": True, "share": 2}, "with maps the equation is for images"),
+    ],
+)
+def test_a_variant_that_cannot_be_is_refused(teacher, images, options, message):
+    with pytest.raises(FileError, match=message):
+        plan(teacher, images[:1], replacement="pde", options=options)
 
 
 def test_a_plan_that_does_not_say_has_the_published_layer(teacher, images):

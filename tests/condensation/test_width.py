@@ -94,6 +94,12 @@ def test_dead_channels_are_not_missed(K, channels, seed):
     torch.testing.assert_close(small(X), model(X), atol=1e-5, rtol=1e-5)
 
 
+def test_channels_that_share_coefficients_are_not_torn_apart():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), Transport(8, share=4), nn.Conv2d(8, 5, 1))
+    with pytest.raises(ValueError, match="channels that share coefficients go together"):
+        narrow(model, (X[:1],), 0.5)
+
+
 @pytest.mark.parametrize("width", [0, 1.5, True, "half", float("nan")])
 def test_a_width_is_a_share(width):
     with pytest.raises(ValueError, match="share of channels that stay, above 0 and at most 1; got"):

@@ -59,6 +59,18 @@ def test_mass_stays_the_centre_moves_and_the_width_grows_as_the_equation_says(ca
         torch.testing.assert_close(spread, wanted.detach(), rtol=1e-9, atol=1e-8)
 
 
+@given(CASES, st.integers(1, 3))
+@settings(deadline=None, max_examples=20)
+def test_shared_coefficients_are_those_of_each_channel_of_a_group(case, share):
+    axes, K, groups, seed = case
+    few = drawn(axes, K, groups, seed)
+    both = Transport(groups * share, K=K, axes=axes, share=share, dtype=torch.float64)
+    both.load_state_dict(few.state_dict())
+    h = torch.randn(2, groups, share, *(5, 6, 4)[:axes], dtype=torch.float64)
+    wanted = torch.stack([few(h[:, :, i]) for i in range(share)], dim=2)
+    torch.testing.assert_close(both(h.flatten(1, 2)), wanted.flatten(1, 2), rtol=1e-10, atol=1e-10)
+
+
 def test_gradients():
     layer = drawn(2, 3, 2, 0)
     h = torch.randn(1, 2, 4, 5, dtype=torch.float64, requires_grad=True)
@@ -78,7 +90,7 @@ def test_it_is_exported_as_one_convolution():
     torch.testing.assert_close(graph(h), layer(h))
 
 
-@pytest.mark.parametrize("options", [{"K": 0}, {"K": 17}, {"axes": 4}])
+@pytest.mark.parametrize("options", [{"K": 0}, {"K": 17}, {"axes": 4}, {"share": 2}])
 def test_what_cannot_be_is_refused(options):
     with pytest.raises(ValueError, match="Transport: " + next(iter(options))):
         Transport(3, **options)

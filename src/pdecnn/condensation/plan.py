@@ -244,7 +244,7 @@ def plan(
         replacement: What comes in the place of the other blocks: `"pde"` (K steps of transport and diffusion, and a
             reaction among channels), `"paper"` (the published Global layer), `"separable"` or `"depthwise"` (plain
             convolutions), `"nothing"`, or a name of `register_replacement`. By default `"pde"`; `"paper"` with `init`
-            or `options`, which are that one's.
+            or `options`.
         K: Time steps of `"pde"`, 3 by default, and of `"paper"`, 5 by default.
         width: The share of channels that every layer keeps: those of the largest norm, by Torch-Pruning (extra
             `prune`).
@@ -253,7 +253,8 @@ def plan(
         only: If given, the only runs that are condensed, named likewise.
         budget: Upper bounds, as numbers or such as `"50%"`, for `params`, `macs` and `latency_ms` (measured): runs
             then keep as many blocks as the bounds allow.
-        options: Changes to the `GlobalOptions` of the paper's layers.
+        options: Changes to the `GlobalOptions` of the paper's layers; with `replacement="pde"`, to its `PdeOptions`:
+            `reaction`, `share`, `implicit`, `maps`.
         base: How to build the model afresh, `{"name": ..., "kwargs": {...}}` for one of timm's registry; found by
             itself for models of timm and torchvision.
         progress: Called as `progress(text, done, total)` with what is being done, how many of its parts are done, and

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.condensation.paper import global_layer
+from pdecnn.condensation.pde import PdeOptions, steps
 from pdecnn.condensation.site import Run
-from pdecnn.layers.transport import Transport
 from pdecnn.shared.names import close_to
 
 Build = Callable[[Run], nn.Module]
@@ -130,9 +130,17 @@ def separable(run: Run) -> nn.Module:
 
 @register_replacement(PDE)
 def pde(run: Run) -> nn.Module:
-    """Advection, diffusion and reaction: K steps of transport in each channel, then a reaction among channels."""
-    return Correction(_mixed(Transport(run.shape[0], K=run.K, axes=len(run.shape) - 1), run), run)
+    """Advection, diffusion and reaction: K steps of transport in each channel, then a reaction among channels.
+
+    The variants of `PdeOptions` are the options of the run.
+    """
+    options = PdeOptions.parse(run.options, run)
+    inside = nn.Sequential(*steps(run, options))
+    if not options.reaction:
+        return Correction(inside, run)
+    return Correction(inside.append(_conv(run, 1)) if options.maps else _mixed(inside, run), run)
 
 
 def _mixed(inside: nn.Module, run: Run) -> nn.Sequential:
-    return nn.Sequential(inside, _norm(run), nn.ReLU(), _conv(run, 1))
+    parts = inside if isinstance(inside, nn.Sequential) else [inside]
+    return nn.Sequential(*parts, _norm(run), nn.ReLU(), _conv(run, 1))

@@ -62,7 +62,7 @@ class Run:
         K: Time steps, of a replacement that is a PDE.
         init: The first guess F of the paper's layer: `"identity"`, or `"block"`: the first of the removed blocks, which
             keeps its weights.
-        options: Changes to the `GlobalOptions` of the paper's layer.
+        options: Changes to the `GlobalOptions` of the paper's layer, or to the `PdeOptions` of ours.
         rms: Root mean square of the first guess on the inputs that were planned with; the norms of the coefficients of
             the paper's layer start from it, since velocities that grow with the map make the steps unstable.
         costs: The cost of each block.
@@ -169,8 +169,11 @@ class Run:
         checks = {
             f"kind must be one of {KINDS}, got {self.kind!r:.80}": self.kind in KINDS,
             f"init must be one of {INITS}, got {self.init!r:.80}": self.init in INITS,
-            f"init='block' and options are for replacement='paper', got {self.replacement!r:.80}": (
-                self.replacement == "paper" or (self.init != "block" and not self.options)
+            f"init='block' is for replacement='paper', got {self.replacement!r:.80}": (
+                self.replacement == "paper" or self.init != "block"
+            ),
+            f"options are for replacement='paper' and 'pde', got {self.replacement!r:.80}": (
+                self.replacement in ("paper", "pde") or not self.options
             ),
             f"keep must be from 1 to {len(self.units)}, got {self.keep!r:.80}": _is_int(self.keep)
             and 1 <= self.keep <= len(self.units),

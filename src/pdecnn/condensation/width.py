@@ -96,6 +96,8 @@ def _transport_pruner(tp: Any) -> Any:
 
     class Pruner(tp.pruner.function.BasePruningFunc):  # type: ignore[misc, name-defined]
         def prune_out_channels(self, layer: Transport, idxs: Sequence[int]) -> nn.Module:
+            if layer.share != 1:
+                raise ValueError("channels that share coefficients go together")
             gone = set(idxs)
             stay = [i for i in range(layer.channels) if i not in gone]
             for name in ("velocity", "diffusion"):

@@ -25,12 +25,13 @@ class Transport(nn.Module):
         channels: Channels C, which are not mixed.
         K: Number of time steps.
         axes: Dimensions of space, 1 to 3.
+        share: How many neighbouring channels have the same coefficients; it divides C.
         device: Where the parameters live.
         dtype: Type of the parameters.
 
     Attributes:
-        velocity: `(axes, C)`: pixels per step along each axis of the map, in their order.
-        diffusion: `(axes, C)`: in pixels squared per step.
+        velocity: `(axes, C / share)`: pixels per step along each axis of the map, in their order.
+        diffusion: `(axes, C / share)`: in pixels squared per step.
 
     Example:
         >>> layer = Transport(4, K=2)
@@ -46,16 +47,18 @@ class Transport(nn.Module):
         *,
         K: int = 1,
         axes: int = 2,
+        share: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if axes not in _CONVS:
             raise ValueError(f"Transport: axes must be 1, 2 or 3, got axes={axes}.")
-        self.channels, self.axes = channels, axes
+        check_share("Transport", channels, share)
+        self.channels, self.axes, self.share = channels, axes, share
         self.set_steps(K)
-        self.velocity = nn.Parameter(torch.empty(axes, channels, device=device, dtype=dtype))
-        self.diffusion = nn.Parameter(torch.empty(axes, channels, device=device, dtype=dtype))
+        self.velocity = nn.Parameter(torch.empty(axes, channels // share, device=device, dtype=dtype))
+        self.diffusion = nn.Parameter(torch.empty(axes, channels // share, device=device, dtype=dtype))
         self.register_buffer("basis", _differences(axes).to(device=device, dtype=dtype), persistent=False)
         self.reset_parameters()
 
@@ -78,8 +81,9 @@ class Transport(nn.Module):
         step = (self.basis[0] + change).unsqueeze(1)
         mirrored, kernel = step.flip(tuple(range(2, step.ndim))), step.transpose(0, 1)
         for _ in range(self.K - 1):
-            kernel = _CONVS[self.axes](kernel, mirrored, padding=2, groups=self.channels)
-        return kernel.transpose(0, 1)
+            kernel = _CONVS[self.axes](kernel, mirrored, padding=2, groups=self.channels // self.share)
+        kernel = kernel.transpose(0, 1)
+        return kernel if self.share == 1 else kernel.repeat_interleave(self.share, 0)
 
     def forward(self, h: Tensor) -> Tensor:
         """`(N, C, ...) -> (N, C, ...)`."""
@@ -96,7 +100,14 @@ class Transport(nn.Module):
 
     def extra_repr(self) -> str:
         """What the module shows of itself."""
-        return f"{self.channels}, K={self.K}" + (f", axes={self.axes}" if self.axes != 2 else "")
+        others = {"axes": (self.axes, 2), "share": (self.share, 1)}
+        return f"{self.channels}, K={self.K}" + "".join(f", {n}={v}" for n, (v, usual) in others.items() if v != usual)
+
+
+def check_share(who: str, channels: int, share: int) -> None:
+    """A ValueError unless groups of `share` channels make up all of them."""
+    if share < 1 or channels % share:
+        raise ValueError(f"{who}: share must divide the {channels} channels, got share={share}.")
 
 
 def _differences(axes: int) -> Tensor:
