@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.fit import answer_distance, channels_first, collect, fit_layer, recalibrate
@@ -56,10 +56,10 @@ def measure_harms(
     with torch.no_grad(), eval_mode(model):
         wanted = model(*arguments(model, held))
 
-    def harm(run: Run) -> float:
+    def harm(run: Run, maps: "_Maps") -> float:
         torch.manual_seed(seed)
         student = dataclasses.replace(plan, runs=(run,)).apply(model)
-        _fit(student, model, run, inputs, seed)
+        maps.fit(student, run, seed)
         recalibrate(student, run.site, inputs) if run.site else None
         with torch.no_grad(), eval_mode(student):
             found = answer_distance(student(*arguments(student, held)), wanted)
@@ -68,10 +68,11 @@ def measure_harms(
 
     found: Harms = {}
     for run in plan.runs:
-        bare = [harm(chosen(run, NOTHING, keep=keep)) for keep in range(run.keep, _most(run) + 1)]
+        maps = _Maps(model, inputs)
+        bare = [harm(chosen(run, NOTHING, keep=keep), maps) for keep in range(run.keep, _most(run) + 1)]
         found[run.path] = {NOTHING: bare}
         for name in others:
-            share = min(1.0, harm(chosen(run, name)) / max(bare[0], 1e-12))
+            share = min(1.0, harm(chosen(run, name), maps) / max(bare[0], 1e-12))
             found[run.path][name] = [share * value for value in bare]
     return found
 
@@ -81,13 +82,23 @@ def _most(run: Run) -> int:
     return len(run.units) - 1
 
 
-def _fit(student: nn.Module, model: nn.Module, run: Run, inputs: Sequence[Any], seed: int) -> None:
-    """Fits the layer of the one run that was changed: what comes to it is what came to its blocks."""
-    layer: Mapping[str, nn.Module] = site_modules(student, [run])
-    if run.replacement == NOTHING or run.site not in layer:
-        return
-    target = (run.transition or "") if run.is_dense else run.site
-    wanted, _ = collect(model, [target], inputs, outputs=True)
-    given, _ = collect(student, [run.site], inputs, outputs=False)
-    x, y = channels_first(given[run.site], run), channels_first(wanted[target], run)
-    fit_layer(layer[run.site], x, y, site=run.site, steps=STEPS, lr=1e-2, batch_size=64, seed=seed)
+class _Maps:
+    """The feature maps before and after the blocks of a run, found once for all that may replace them: what comes to a
+    new layer is what came to the blocks."""
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Any]) -> None:
+        self.model, self.inputs = model, inputs
+        self.found: tuple[Tensor, Tensor] | None = None
+
+    def fit(self, student: nn.Module, run: Run, seed: int) -> None:
+        """Fits the layer of the one run that was changed."""
+        layer: Mapping[str, nn.Module] = site_modules(student, [run])
+        if run.replacement == NOTHING or run.site not in layer:
+            return
+        if self.found is None:
+            target = (run.transition or "") if run.is_dense else run.site
+            wanted, _ = collect(self.model, [target], self.inputs, outputs=True)
+            given, _ = collect(student, [run.site], self.inputs, outputs=False)
+            self.found = channels_first(given[run.site], run), channels_first(wanted[target], run)
+        x, y = self.found
+        fit_layer(layer[run.site], x, y, site=run.site, steps=STEPS, lr=1e-2, batch_size=64, seed=seed)
