@@ -81,7 +81,7 @@ def distill(
         new: How many times larger that of the new layers is.
         weight: Share of the teacher's answers in the loss.
         temperature: T, which softens the answers.
-        feature_weight: Weight of the feature maps.
+        feature_weight: Weight of the feature maps; with 0 the answers alone are learned.
         augment: What is done to images in memory, as in a recipe: `{"pad": 2, "flip": 0.5}`.
         seed: Seed of order and augmentation.
         steps: The least and the most K of one net that serves them all, such as `(1, 10)`: each step of training has
@@ -98,7 +98,7 @@ def distill(
         loaders = in_memory(data, batch_size, seed, augment=Augment(**dict(augment or {})))
     else:
         loaders = as_loaders(data, val, batch_size=batch_size, seed=seed)
-    pairs = {**matched_modules(student), **named_pairs(features, student)}
+    pairs = {**matched_modules(student), **named_pairs(features, student)} if feature_weight else {}
     learning = {"temperature": temperature, "features": pairs, "feature_weight": feature_weight if pairs else 0.0}
     own = imitation(
         teacher, loaders, {**learning, "weight": weight}, loss=loss, distance=distance, metric=metric,
