@@ -40,6 +40,7 @@ def make_card(
     example: Any = None,
     timed: bool = True,
     comparison: Sequence[tuple[str, ...]] = (),
+    use: str | None = None,
 ) -> str:
     """The text of README.md.
 
@@ -51,6 +52,7 @@ def make_card(
         example: One input; by default zeros of the shape that the config or the model names.
         timed: Whether to measure milliseconds, which takes about a second.
         comparison: Rows of label, before, after and change, of a condense job.
+        use: Code that opens the model; that for a repository by default.
     """
     facts = facts_of(model, config)
     found = measure_model(model, config, example, timed)
@@ -60,7 +62,7 @@ def make_card(
         "## Figures\n\n" + _table(("", ""), _figures(facts, found)),
         _compared(comparison),
         _plan(config["model"]),
-        _use(facts, name),
+        _use(facts, _opening(facts, name) if use is None else use),
         _origin(facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -234,7 +236,7 @@ def _plan(description: Mapping[str, Any]) -> str:
     return "## Plan\n\n" + "\n\n".join(lines)
 
 
-def _use(facts: dict[str, Any], name: str) -> str:
+def _opening(facts: dict[str, Any], name: str) -> str:
     repository = name if "/" in name else f"{OWNER}/{name}"
     code = ["import pdecnn", ""]
     if can_describe(facts["description"]):
@@ -248,8 +250,12 @@ def _use(facts: dict[str, Any], name: str) -> str:
     else:
         made = _base_name(facts["description"]) or "module:function"
         code.append(f'model = pdecnn.from_pretrained("{repository}", factory=make)  # make: your {made}')
+    return "\n".join(code)
+
+
+def _use(facts: dict[str, Any], code: str) -> str:
     shape = facts["input"].get("shape")
-    text = "## Use\n\n```python\n" + "\n".join(code) + "\n```"
+    text = f"## Use\n\n```python\n{code}\n```"
     if not shape:
         return text
     norm = [f"{key} {facts['input'][key]}" for key in ("mean", "std") if key in facts["input"]]
