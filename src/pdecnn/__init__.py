@@ -17,6 +17,7 @@ __all__ = [
     "deploy",
     "distill",
     "export",
+    "from_pretrained",
     "functional",
     "layers",
     "load",
@@ -24,6 +25,7 @@ __all__ = [
     "optimize_for_inference",
     "plan",
     "profile",
+    "push_to_hub",
     "reference",
     "register_block",
     "register_replacement",
@@ -50,7 +52,16 @@ if TYPE_CHECKING:
         viz,
     )
     from pdecnn.analysis import profile
-    from pdecnn.condensation import condense, load, register_block, register_replacement, replace_convs, save
+    from pdecnn.condensation import (
+        condense,
+        from_pretrained,
+        load,
+        push_to_hub,
+        register_block,
+        register_replacement,
+        replace_convs,
+        save,
+    )
     from pdecnn.condensation.distill import distill
     from pdecnn.condensation.plan import Plan, plan
     from pdecnn.deploy import export, optimize_for_inference
@@ -62,8 +73,10 @@ else:
         "Plan": "condensation",
         "condense": "condensation",
         "distill": "condensation",
+        "from_pretrained": "condensation",
         "load": "condensation",
         "plan": "condensation",
+        "push_to_hub": "condensation",
         "register_block": "condensation",
         "register_replacement": "condensation",
         "replace_convs": "condensation",

@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import timm
 import torch
+from hub_stand_in import Hub
 from test_own_data import photos
 
 import pdecnn
@@ -27,42 +26,20 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def hub(folder):
     """The folder as the repository me/net of a hub."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.answer(False)
-
-        def do_GET(self):
-            self.answer(True)
-
-        def answer(self, with_body):
-            repository, _, name = self.path.partition("/resolve/main/")
-            file = folder / name
-            there = repository == "/me/net" and name and file.is_file()
-            body = file.read_bytes() if there else b""
-            self.send_response(200 if there else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("ETag", f'"{name}"')
-            self.send_header("X-Repo-Commit", "0" * 40)
-            if not there:
-                self.send_header("X-Error-Code", "EntryNotFound" if repository == "/me/net" else "RepoNotFound")
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with Hub({"me/net": files}).serving() as hub:
+        yield hub.address
 
 
 def run(endpoint, home, *arguments):
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "no_proxy": "127.0.0.1"}
-    command = [sys.executable, "-c", SCRIPT, *arguments]
+    return python(SCRIPT, endpoint, home, *arguments)
+
+
+def python(code, endpoint, home, *arguments):
+    """Runs code that talks to the hub at `endpoint`, with a cache of its own; uploads go over plain HTTP."""
+    further = {"HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "of-nobody", "no_proxy": "127.0.0.1"}
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), **further}
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home)
 
 
@@ -117,3 +94,61 @@ def test_a_folder_of_a_registered_model_opens_in_timm(folder):
     x = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(net(x), pdecnn.load(folder)(x))
+
+
+SHARE = """
+import json, timm, torch, pdecnn
+
+torch.manual_seed(0)
+x = torch.randn(2, 3, 32, 32)
+net = timm.create_model("cifar_resnet_tiny", num_classes=4).eval()
+small, _ = pdecnn.condense(net, x[:1], quiet=True)
+small.eval()
+addresses = [pdecnn.push_to_hub(small, "me/small", classes=list("abcd"), data="cifar10", license="mit", seeds=[3])]
+pdecnn.save(net, "folder", card=False)
+addresses.append(pdecnn.push_to_hub("folder", "me/plain"))
+timm.models.push_to_hf_hub(small, "me/of-timm")
+with torch.no_grad():
+    same = {
+        "from_pretrained": torch.equal(pdecnn.from_pretrained("me/small")(x), small(x)),
+        "again": torch.equal(pdecnn.from_pretrained("me/small@main")(x), small(x)),
+        "plain": torch.equal(pdecnn.from_pretrained("me/plain")(x), net(x)),
+    }
+    for name, like in (("me/small", small), ("me/plain", net), ("me/of-timm", small)):
+        same[name] = torch.equal(timm.create_model(f"hf-hub:{name}", pretrained=True).eval()(x), like(x))
+errors = []
+for name in ("me/nothing", "me/of-timm"):
+    try:
+        pdecnn.from_pretrained(name)
+    except pdecnn.condensation.HubError as error:
+        errors.append(str(error))
+print(json.dumps({"addresses": addresses, "same": same, "errors": errors}))
+"""
+
+
+def test_models_are_pushed_and_come_back(tmp_path):
+    with Hub().serving() as hub:
+        done = python(SHARE, hub.address, tmp_path)
+        command = profile("hf-hub:me/small", hub.address, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["addresses"] == [f"{hub.address}/me/small", f"{hub.address}/me/plain"]
+    assert found["same"] == dict.fromkeys(found["same"], True)
+    nothing, of_timm = found["errors"]
+    assert nothing.startswith("from_pretrained: the hub does not give or take me/nothing: ")
+    assert "timm.create_model('hf-hub:me/of-timm', pretrained=True)" in of_timm
+    assert set(hub.repositories["me/small"]) == {"config.json", "model.safetensors", "manifest.json", "README.md"}
+    for name in ("me/small", "me/plain"):
+        card = hub.repositories[name]["README.md"].decode()
+        assert f'pdecnn.from_pretrained("{name}")' in card
+    assert command.returncode == 0, command.stderr
+    params = json.loads(command.stdout)["params"]
+    assert f"| parameters | {params:,} |" in hub.repositories["me/small"]["README.md"].decode()
+
+
+@pytest.mark.parametrize("name", ["net", "a/b/c", "/net", "me/"])
+def test_a_repository_has_an_owner_and_a_name(name):
+    with pytest.raises(ValueError, match="expected a repository as 'owner/name'"):
+        pdecnn.from_pretrained(name)
+    with pytest.raises(ValueError, match="expected a repository as 'owner/name'"):
+        pdecnn.push_to_hub("folder", name)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 import pdecnn.models._weights as weights_module
@@ -58,6 +59,20 @@ def test_weights_of_published_nets_have_a_result(file):
     assert len(mine) == 1
     assert 50 < mine[0]["accuracy"] <= 100
     assert len(mine[0]["note"]) > 20
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_weights_have_a_card(file):
+    """Written by tools/make_cards.py."""
+    card = file.with_suffix(".md").read_text(encoding="utf-8")
+    model = timm.create_model(file.stem)
+    assert f"| parameters | {sum(p.numel() for p in model.parameters()):,} |" in card
+    assert "Licence of the weights: apache-2.0. Data: " in card
+    front = yaml.safe_load(card.split("---")[1])
+    (result,) = front["model-index"][0]["results"]
+    right, total, _ = ON_THE_SAMPLE[file.stem]
+    sample = right / total  # of a part of the test images, or of all
+    assert result["metrics"][0]["value"] == pytest.approx(sample, abs=0 if total == 1000 else 0.06)
 
 
 def test_an_entry_exists_if_and_only_if_its_file_does(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from pdecnn.condensation.checkpoint import save_condensed
 from pdecnn.condensation.convs import replace_convs
 from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fit import Fitted, fit_layers
+from pdecnn.condensation.hub import HubError, from_pretrained, push_to_hub
 from pdecnn.condensation.plan import Plan, plan
 from pdecnn.condensation.replacements import register_replacement
 from pdecnn.condensation.report import Report, condense
@@ -13,6 +14,7 @@ from pdecnn.condensation.site import Run, Skipped
 
 __all__ = [
     "Fitted",
+    "HubError",
     "Plan",
     "Report",
     "Run",
@@ -20,8 +22,10 @@ __all__ = [
     "condense",
     "distill",
     "fit_layers",
+    "from_pretrained",
     "load",
     "plan",
+    "push_to_hub",
     "register_block",
     "register_replacement",
     "replace_convs",

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from pdecnn.layers.steps import served_steps, with_steps
-from pdecnn.models.build import build_model, described_steps, register_builder
+from pdecnn.models.build import build_model, described_steps, register_builder, timm_entries
+from pdecnn.models.described import described, with_classes
 from pdecnn.shared.reading import FileError
 from pdecnn.training.checkpoint import save_checkpoint
 
@@ -26,8 +27,13 @@ def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
         model: What `Plan.apply` or `condense` returned.
         notes: Further entries of the config, as plain data.
     """
-    config = getattr(model, CONFIG, None)
-    if config is None:
+    config = condensed_config(model)
+    return save_checkpoint(path, model, {"model": config, **timm_entries(model, config), **notes})
+
+
+def condensed_config(model: nn.Module) -> dict[str, Any]:
+    """The description of a condensed model; a ValueError if no description builds it any more."""
+    if not hasattr(model, CONFIG):
         raise ValueError(
             f"save_condensed: {type(model).__name__} is not a condensed model; use Plan.apply or condense."
         )
@@ -38,7 +44,7 @@ def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
             "could not be loaded. Change the classes with reset_classifier or before condensing; else keep "
             "plan.save(...) and the state_dict, and replay the plan on a fresh model of your own."
         )
-    return save_checkpoint(path, model, {"model": config, **notes})
+    return config
 
 
 def current_config(model: nn.Module) -> dict[str, Any] | None:
@@ -121,6 +127,8 @@ def _guesses(model: nn.Module) -> list[dict[str, Any]]:
     if home.startswith("torchvision.models."):
         return _torchvision_guesses(model)
     cfg = getattr(model, "pretrained_cfg", None)
+    if known := described(cfg):
+        return [known, with_classes(known, getattr(model, "num_classes", None))]
     name = (cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)) or ""
     if not name:
         return []

@@ -15,6 +15,7 @@ from torch import nn
 
 from pdecnn.condensation.apply import NEW as MARK
 from pdecnn.condensation.apply import site_modules
+from pdecnn.condensation.card import make_card
 from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
 from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
@@ -28,11 +29,13 @@ from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, Stopp
 from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
+from pdecnn.shared.files import write_atomic
 from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.tables import make_table
 from pdecnn.shared.trees import part, takes_images
 from pdecnn.training import Loaders, evaluate, load_checkpoint
 from pdecnn.training.check import check_data
+from pdecnn.training.checkpoint import CARD, read_config
 from pdecnn.training.imitation import OwnLoss
 from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
@@ -226,7 +229,8 @@ def run_job(
 
     def plan_it() -> dict[str, Any]:
         if not (folder / "teacher" / "config.json").is_file() or not resume:
-            save(teacher, folder / "teacher", base=options.get("base"), **notes, accuracy=accuracies.get("teacher"))
+            before = {**notes, "accuracy": accuracies.get("teacher")}
+            save(teacher, folder / "teacher", base=options.get("base"), card=False, **before)
         if not (resume and (folder / "plan.json").is_file()):
             plan_job().save(folder / "plan.json")
         return Plan.load(folder / "plan.json").to_dict()
@@ -280,7 +284,7 @@ def run_job(
     def compare_them() -> JobResult:
         say("counting, timing, writing")
         ends = {"before": accuracies.get("teacher"), "after": accuracies.get("distilled")}
-        save(student, folder / "student", **notes, accuracy=ends["after"])
+        save(student, folder / "student", card=False, **notes, accuracy=ends["after"], epochs=epochs, seeds=[seed])
         files = {n: folder / path / "model.safetensors" for n, path in (("before", "teacher"), ("after", "student"))}
         batches = BATCHES if own is None else BATCHES[:1]
         sides = {"before": teacher, "after": student}
@@ -317,6 +321,7 @@ def run_job(
             higher_is_better=own is None or own.higher_is_better,
         )
         write_report(result)
+        write_student_card(result, student, example)
         stages.finish(result.to_dict())
         return result
 
@@ -361,6 +366,16 @@ def write_report(result: JobResult) -> Path:
     room = import_module("pdecnn.viz")  # it stands on this one
     path: Path = room.write_report(result, result.folder / "report.html")
     return path
+
+
+def write_student_card(result: JobResult, student: nn.Module, example: Any) -> None:
+    """Writes the card of the student, with the comparison of the job."""
+    home = result.folder / "student"
+    config = read_config(home)
+    if result.metric or not result.labelled:  # then what is called accuracy is something else; the comparison names it
+        config.pop("accuracy")
+    told = {"example": example, "timed": False, "comparison": result.rows()}
+    write_atomic(home / CARD, make_card(student, config, result.folder.absolute().name, **told))
 
 
 def deploy(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.condensation.site import Run
+from pdecnn.models.described import described
 from pdecnn.shared.modules import listen
 
 
@@ -54,7 +55,10 @@ def check_model(
 
 def _check_name(model: nn.Module, base: dict[str, Any] | None) -> None:
     cfg = getattr(model, "pretrained_cfg", None)
-    name = cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)
+    if known := described(cfg):
+        name = known.get("name") if known.get("builder", "timm") == "timm" else None
+    else:
+        name = cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)
     planned = (base or {}).get("name") if (base or {}).get("builder", "timm") == "timm" else None
     if name and isinstance(planned, str) and planned.partition(".")[0] != name:
         raise ValueError(

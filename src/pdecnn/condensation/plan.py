@@ -39,6 +39,7 @@ from pdecnn.condensation.replacements import PAPER, PDE, STEPS, check_replacemen
 from pdecnn.condensation.site import INITS, NOTHING, STRICT, Cost, Run, Skipped, from_plain
 from pdecnn.condensation.trial import try_runs
 from pdecnn.condensation.width import check_width, narrow
+from pdecnn.models.described import tell_timm
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
@@ -108,7 +109,9 @@ class Plan:
         check_model(model, self.runs, self.input_shapes, self.base)
         small = apply_runs(model, self.runs)
         data = self.to_dict()
-        setattr(small, CONFIG, {"builder": "condensed", "base": self.base, "plan": data})
+        config = {"builder": "condensed", "base": self.base, "plan": data}
+        setattr(small, CONFIG, config)
+        tell_timm(small, config)
         return small
 
     def edit(self, path: str, **changes: Any) -> "Plan":

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from pdecnn.condensation.convs import KINDS, ReplaceReport, replace_convs
-from pdecnn.models.build import build_model, register_builder
+from pdecnn.models.build import build_model, register_builder, timm_entries
 from pdecnn.training.checkpoint import save_checkpoint
 
 
@@ -33,7 +33,7 @@ def save_replaced(
     names = [row.name for row in report.swapped]
     description = {"builder": "replaced", "base": base, "kind": report.kind, "swapped": names}
     kept = {key: value for key, value in config.items() if key in ("classes", "input", "recipe")}
-    return save_checkpoint(folder, model, {**kept, "model": description})
+    return save_checkpoint(folder, model, {**timm_entries(model, description), **kept, "model": description})
 
 
 register_builder("replaced", build_replaced)

@@ -6,21 +6,52 @@ from typing import Any
 
 from torch import nn
 
-from pdecnn.condensation.checkpoint import CONFIG, describe, own_code, save_condensed
-from pdecnn.models.build import CustomModelError, Factory, build_model, timm_entries, with_factory
+from pdecnn.condensation.card import make_card
+from pdecnn.condensation.checkpoint import CONFIG, condensed_config, describe, own_code
+from pdecnn.models.build import (
+    CustomModelError,
+    Factory,
+    build_model,
+    described_steps,
+    timm_entries,
+    with_factory,
+)
 from pdecnn.training.build import find_folder
-from pdecnn.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, read_config, save_checkpoint
+from pdecnn.training.checkpoint import (
+    CARD,
+    CheckpointError,
+    find_checkpoint,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+)
 
 
-def save(model: nn.Module, folder: str | Path, *, base: Mapping[str, Any] | None = None, **notes: Any) -> Path:
+def save(
+    model: nn.Module,
+    folder: str | Path,
+    *,
+    base: Mapping[str, Any] | None = None,
+    example: Any = None,
+    card: bool = True,
+    name: str | None = None,
+    **notes: Any,
+) -> Path:
     """Writes a model so that `pdecnn.load`, and all commands, read it; a folder that is there is replaced whole.
+
+    The folder is a repository for the Hugging Face Hub: config.json, model.safetensors and a card, README.md, with
+    counts, milliseconds of this machine (about a second is spent on them) and the plan of a condensed model.
 
     Args:
         model: Condensed, of timm's or torchvision's registry, or of your own making. Folders of timm's models, ours
-            among them, also open as `timm.create_model("local-dir:FOLDER", pretrained=True)`.
+            and condensed ones among them, also open as `timm.create_model("local-dir:FOLDER", pretrained=True)`.
         folder: Where to.
         base: How to build the model, if it comes from no registry: `{"builder": "custom", "name": "mynets:make"}`.
-        notes: Further entries of the config, as plain data: `classes=["cat", "dog"]`.
+        example: One input, for the counts and milliseconds of the card; by default zeros of the shape that is known.
+        card: Whether to write the card.
+        name: Of the repository that it will be, `owner/name`; that of the folder by default.
+        notes: Further entries of the config, as plain data: `classes=["cat", "dog"]`. The card tells of `accuracy` (per
+            cent), `data`, `seeds`, `epochs`, `license` and `note`.
 
     Example:
         >>> import tempfile, timm, pdecnn
@@ -32,9 +63,12 @@ def save(model: nn.Module, folder: str | Path, *, base: Mapping[str, Any] | None
     if not isinstance(model, nn.Module):
         raise TypeError(f"save: expected a torch.nn.Module, got {type(model).__name__}. save(model, folder).")
     if hasattr(model, CONFIG):
-        return save_condensed(folder, model, **notes)
-    description = dict(base or describe(model) or own_code(model))
-    return save_checkpoint(folder, model, {"model": description, **timm_entries(model, description), **notes})
+        description = condensed_config(model)
+    else:
+        description = {**(base or describe(model) or own_code(model)), **described_steps(model)}
+    config = {"model": description, **timm_entries(model, description), **notes}
+    text = make_card(model, config, name or Path(folder).absolute().name, example=example) if card else None
+    return save_checkpoint(folder, model, config, extra={CARD: text.encode()} if text else None)
 
 
 def load(folder: str | Path, factory: Factory | None = None) -> nn.Module:

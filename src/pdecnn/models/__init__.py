@@ -1,6 +1,7 @@
 """The model zoo, registered in timm: one family per file. `import pdecnn` is enough to create them by name."""
 
 from pdecnn.models import cifar_wrn as cifar_wrn
+from pdecnn.models import described as described
 from pdecnn.models import fashion_resnet as fashion_resnet
 from pdecnn.models.cifar_darts import CifarDarts
 from pdecnn.models.cifar_densenet import CifarDenseNet

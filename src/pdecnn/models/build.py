@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from pdecnn.layers.steps import serve_steps, served_steps
+from pdecnn.models.described import ARCHITECTURE, KEY, can_describe, tell_timm
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.names import close_to
 
@@ -81,7 +82,8 @@ def with_served_steps(model: nn.Module, description: Mapping[str, Any]) -> nn.Mo
         return model
     if not isinstance(given, dict) or set(given) != {"least", "most"}:
         raise ValueError(f"build_model: steps must be given as least and most, got {given!r:.80}.")
-    return serve_steps(model, **given)
+    tell_timm(serve_steps(model, **given), dict(description))
+    return model
 
 
 def described_steps(model: nn.Module) -> dict[str, Any]:
@@ -245,18 +247,26 @@ def check_model_name(name: object) -> None:
 
 
 def timm_entries(model: nn.Module, description: dict[str, Any]) -> dict[str, Any]:
-    """What timm looks for in config.json."""
+    """What timm looks for in config.json; nothing for a model that timm cannot open."""
     cfg: Any = getattr(model, "pretrained_cfg", None)
-    if description.get("builder") != "timm" or not isinstance(cfg, dict):
+    if not isinstance(cfg, dict):
         return {}
-    kwargs = dict(description.get("kwargs") or {})
+    description = {**description, **described_steps(model)}
     plain = ("input_size", "interpolation", "crop_pct", "mean", "std", "first_conv", "classifier", "pool_size")
+    kept = {key: cfg[key] for key in plain if cfg.get(key) is not None}
+    if description.get("builder", "timm") == "timm" and "steps" not in description:
+        name, kwargs = description["name"].partition(".")[0], dict(description.get("kwargs") or {})
+    elif can_describe(description):
+        name, kwargs = ARCHITECTURE, {}
+        kept[KEY] = description
+    else:
+        return {}
     return {
-        "architecture": description["name"].partition(".")[0],
+        "architecture": name,
         "num_classes": kwargs.pop("num_classes", getattr(model, "num_classes", None)),
         "num_features": getattr(model, "num_features", None),
         "model_args": kwargs,
-        "pretrained_cfg": {key: cfg[key] for key in plain if cfg.get(key) is not None},
+        "pretrained_cfg": kept,
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 _ROOMS = {
     "export": "deploy",
     "executorch": "deploy",
+    "hub": "hub",
     "ode": "layers",
     "prune": "condensation",
     "search": "training",

@@ -14,6 +14,7 @@ from pdecnn.models.build import (
     name_to_description,
     with_factory,
 )
+from pdecnn.models.described import described, with_classes
 from pdecnn.models.weights import load_weights
 from pdecnn.training.checkpoint import find_checkpoint, load_checkpoint, read_config
 
@@ -97,7 +98,9 @@ def _from_name(name: str, num_classes: int | None, pretrained: bool, overwritten
         raise ValueError(f"{error} If it is a path, expected a checkpoint or a run folder there.") from error
     if name.startswith("hf-hub:"):
         cfg: Any = getattr(model, "pretrained_cfg", None) or {}
-        own = {"num_classes": model.num_classes}  # that of its config, if none was asked for
+        own: dict[str, Any] = {"num_classes": model.num_classes}  # that of its config, if none was asked for
+        if known := described(cfg):
+            return NamedModel(model, with_classes(known, own["num_classes"]), {}, name)
         description = {**description, "name": cfg.get("architecture") or name, "kwargs": own}
         return NamedModel(model, description, {}, name)
     return NamedModel(model, description, {}, f"{name}, as timm has them" if pretrained else "")

@@ -22,7 +22,9 @@ from pdecnn.shared.reading import MB, FileError, check_tree, guarded, open_regul
 FORMAT = "pdecnn-checkpoint/1"
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
 MAX_JSON, MAX_WEIGHTS = 64 * MB, 2**40
-_SUFFIXES = (".json", ".safetensors")  # of all files of a checkpoint
+_SUFFIXES = (".json", ".safetensors")  # of all files of a checkpoint that are read
+CARD, CARD_MARK = "README.md", "<!-- written by pdecnn -->"  # for people; may be edited, so no checksum
+_HUB = (".gitattributes",)  # what a hub adds
 
 
 class CheckpointError(FileError):
@@ -58,7 +60,7 @@ def save_checkpoint(
             there is left alone, with a FileExistsError.
         model: Its `state_dict` is what is saved.
         config: At least `{"model": description}`, where `build_model(description)` gives the same architecture.
-        extra: Further files by plain name, such as the state of an optimiser.
+        extra: Further files by plain name, such as the state of an optimiser or README.md.
 
     Example:
         >>> import tempfile
@@ -86,7 +88,7 @@ def write_files(path: Path, files: dict[str, bytes]) -> Path:
     with saving(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     _check_replaceable(standing(path))
-    manifest = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest = {name: hashlib.sha256(data).hexdigest() for name, data in files.items() if name.endswith(_SUFFIXES)}
     with atomic_folder(path) as folder:
         for name, data in files.items():
             write_atomic(folder / _plain_name(path, name), data)
@@ -103,7 +105,7 @@ def _check_replaceable(path: Path) -> None:
         problem = "a link" if path.is_symlink() else "a file"
     else:
         names = sorted(entry.name for entry in path.iterdir())
-        foreign = [n for n in names if (path / n).is_symlink() or not (path / n).is_file() or not n.endswith(_SUFFIXES)]
+        foreign = [n for n in names if not _is_part(path / n)]
         if foreign:
             problem = f"a folder that holds {foreign[0]!r}, which is no part of a checkpoint"
         elif names and not _is_checkpoint(path):
@@ -112,6 +114,15 @@ def _check_replaceable(path: Path) -> None:
         raise FileExistsError(
             f"save_checkpoint: {path} is {problem}; only a checkpoint is replaced. Choose another path or move it."
         )
+
+
+def _is_part(file: Path) -> bool:
+    """Whether a file is one that checkpoints have: of theirs, a card that pdecnn wrote, or a note of a hub."""
+    if file.is_symlink() or not file.is_file():
+        return False
+    if file.name == CARD:
+        return CARD_MARK.encode() in read_bytes(file, MAX_JSON)
+    return file.name.endswith(_SUFFIXES) or file.name in _HUB
 
 
 def _is_checkpoint(path: Path) -> bool:

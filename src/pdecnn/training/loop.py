@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from pdecnn.models.build import described_steps
+from pdecnn.models.described import tell_timm
 from pdecnn.shared.extras import require
 from pdecnn.training.data import Dataset
 from pdecnn.training.loaders import Loaders, make_loaders
@@ -73,6 +75,8 @@ def fit(
         accelerator.wait_for_everyone()
         trainer = _trainer(model, data, recipe, teacher, objective, accelerator, run, reporter or Reporter(), on_step)
         trainer.model_config = recipe.model.model_dump(exclude={"pretrained"}) if model_config is None else model_config
+        if trainer.sandwich:
+            tell_timm(model, {**trainer.model_config, **described_steps(model)})
         try:
             if resume:
                 trainer.restore()

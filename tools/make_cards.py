@@ -1,0 +1,72 @@
+"""Writes the card of every file of weights in src/pdecnn/weights, from results/, the recipes and what is measured here.
+
+python tools/make_cards.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import timm
+
+import pdecnn.models  # noqa: F401  (registers the models)
+from pdecnn.condensation.card import make_card
+from pdecnn.models.build import timm_entries
+from pdecnn.training import evaluate, load_dataset, load_recipe
+from pdecnn.training.own import in_memory
+
+ROOT = Path(__file__).parents[1]
+WEIGHTS = ROOT / "src/pdecnn/weights"
+DATA = {
+    "cifar10": "CIFAR-10 (A. Krizhevsky, *Learning Multiple Layers of Features from Tiny Images*, 2009). Its authors "
+    "publish it without naming a licence; its images were collected from the web.",
+    "mnist": "MNIST (Y. LeCun, C. Cortes, C. Burges), derived from databases of NIST; distributed under CC BY-SA 3.0.",
+    "fashion-mini": "The first 500 training and 100 test images of every class of Fashion-MNIST (H. Xiao, K. Rasul, "
+    "R. Vollgraf, 2017), MIT licence, Zalando SE. They are in the package.",
+}
+RECIPES = {"fashion_resnet32": "quick/fashion-teacher", "fashion_hyperbolic_cp": "quick/fashion-hyperbolic"}
+
+
+def results() -> dict[tuple[str, str], dict[str, Any]]:
+    """What training left, by model and data."""
+    found = [json.loads(file.read_text()) for file in sorted((ROOT / "results").glob("*.json"))]
+    return {(entry["model"], entry["dataset"]): entry for entry in found}
+
+
+def facts(name: str, model: Any) -> dict[str, Any]:
+    """Accuracy, seed and the like of the first run, whose weights these are; measured here for embedded images."""
+    architecture, _, tag = name.partition(".")
+    data = tag.replace("_", "-")
+    if found := results().get((architecture, data)):
+        note = found["note"]
+        if len(found["seeds"]) > 1:
+            others = ", ".join(f"{a:.2f}" for a in found["accuracies"][1:])
+            note += f" The weights are of the first seed; the others reached {others} %."
+        kept = {"accuracy": found["accuracies"][0], "seeds": found["seeds"][:1], "epochs": found["epochs"]}
+        return {**kept, "data": data, "note": f"{DATA[data]}\n\n{note}"}
+    recipe, images = load_recipe(RECIPES[architecture]), load_dataset(data)
+    accuracy = evaluate(model, in_memory(images, 64, 0).evaluation, num_classes=images.num_classes).accuracy
+    about = f"Trained by the recipe `{RECIPES[architecture]}`; the accuracy is that of the 1,000 test images."
+    kept = {"accuracy": accuracy, "seeds": [recipe.seed], "epochs": recipe.epochs}
+    return {**kept, "data": data, "classes": list(images.classes), "note": f"{DATA[data]}\n\n{about}"}
+
+
+def main() -> None:
+    """Writes the cards."""
+    for file in sorted(WEIGHTS.glob("*.safetensors")):
+        name = file.stem
+        model = timm.create_model(name, pretrained=True).eval()
+        description = {"builder": "timm", "name": name.partition(".")[0], "kwargs": {}}
+        config = {
+            "model": description,
+            **timm_entries(model, description),
+            "license": "apache-2.0",
+            **facts(name, model),
+        }
+        use = f'import timm, pdecnn\n\nmodel = timm.create_model("{name}", pretrained=True)  # it is in the package'
+        file.with_suffix(".md").write_text(make_card(model, config, name, use=use), encoding="utf-8")
+        print(file.with_suffix(".md").relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
