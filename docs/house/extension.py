@@ -86,6 +86,8 @@ def before_reading(app: Sphinx, docname: str, source: list[str]) -> None:
     """Comments that are directives, links to what lies outside of docs/, and pages that no table of contents names."""
     text = re.sub(r"<!-- (\w+): ([\w ]+) -->", r"```{\1} \2\n```", source[0])
     text = re.sub(r"\(\.\./src/pdecnn/kernels/(\w+)/README\.md\)", rf"({KERNELS}/\1.md)", text)
+    text = re.sub(r"\((\.\./)?tutorials/(plot_\w+)\.py\)", r"(\1learn/\2.rst)", text)
+    text = re.sub(r"\((\.\./)?tutorials\)", r"(\1learn/index.rst)", text)
     for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"):
         text = text.replace(f"(../{name}.md)", f"(project/{name.lower()}.md)")
     source[0] = text.replace("the-other-pages", "\n".join(other_pages(Path(app.srcdir))))

@@ -54,7 +54,7 @@ right.legend()
 # is trained as a knob serves every K: see :doc:`K as a knob </knob>`.
 from pdecnn.layers import with_steps
 
-images = make_loaders(recipe, data)
+images = make_loaders(data, recipe)
 found = {}
 for K in (1, 2, 3, 5, 8, 10):
     with with_steps(model, K):
