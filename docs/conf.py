@@ -23,7 +23,6 @@ extensions = [
     "house.extension",
 ]
 exclude_patterns = ["tutorials/*"]
-suppress_warnings = ["config.cache"]
 nitpicky = True
 # names of other projects: their inventories are on the network, and this builds without one
 OTHERS = "torch|timm|numpy|np|PIL|pydantic|rich|onnxruntime|matplotlib|typer|accelerate|optuna|onnx"

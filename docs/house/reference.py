@@ -1,6 +1,7 @@
 """The directive `public-names`: every public name of a room, in groups."""
 
 import inspect
+import re
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -67,7 +68,8 @@ def _summary(room: str, name: str) -> str:
     """The first sentence of the docstring."""
     text = inspect.getdoc(getattr(import_module(room), name)) or ""
     first = " ".join(text.split("\n\n")[0].split())
-    return first.split(". ")[0].rstrip(":.") + "." if first else ""
+    sentence = re.split(r"\.\s+(?=[A-Z`])", first)[0]  # "[RD, Eq. (9)]" is no end of one
+    return sentence.rstrip(":.") + "." if first else ""
 
 
 def alias(app: Sphinx, env: BuildEnvironment) -> None:

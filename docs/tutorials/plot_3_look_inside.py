@@ -36,8 +36,8 @@ print(f"{len(layers)} Global layers; {accuracy:.0f} % of {len(sample)} images ar
 # The flow
 # --------
 # Velocities u, v and diffusivities come out of depth-wise convolutions of the first guess, once, before the steps.
-# Shown are the means over the channels of the first layer. Where one is 0 everywhere its ReLU lets nothing pass: the layer then
-# carries one way only.
+# Shown are the means over the channels of the first layer. Where one is 0 everywhere
+# its ReLU lets nothing pass: the layer then carries one way only.
 which, layer = 4, layers[0]
 with torch.no_grad():
     guess, _ = layer.first_guess(seen[layer])

@@ -58,7 +58,7 @@ grid[0, 0].set_ylabel("weights")
 grid[1, 0].set_ylabel("logits")
 
 # %%
-# The weights move, the answers stand still. In double precision the difference is that of rounding:
+# The weights move, the answers stand still. What is left is the rounding of the new weights to float32:
 for a, net in turned.items():
     print(
         f"turned by {a:4}: weights changed by {float((reading(net) - reading(turned[0.0])).norm()):6.3f}, "
@@ -81,7 +81,7 @@ print(f"\nforced, the answers change by {verify(model, transform(model, {2: stre
 # %%
 # The weights between two nets
 # ----------------------------
-# Half-way between a network and its turned twin lies a network that knows nothing, unless the two are aligned first:
+# Half-way between a network and its turned twin lies a worse one, unless the two are aligned first:
 from pdecnn.symmetry import align, average, fold_norms
 from pdecnn.training import EvalLoader, evaluate
 
