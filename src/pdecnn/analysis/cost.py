@@ -126,7 +126,7 @@ class CostReport:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of all the tensors made in one forward pass: what has to be written."""
+        """Bytes of all the tensors made in one forward pass, which have to be written."""
         return sum(m.activation_bytes for m in self.modules)
 
     def subtree(self, name: str) -> ModuleCost:

@@ -64,7 +64,7 @@ class Report:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """How many times smaller: parameters, MACs (exact, and convolutions and matrix products alone), depth."""
+        """How many times smaller parameters, MACs (exact, and convolutions and matrix products alone) and depth are."""
         b, a = self.before, self.after
         pairs = {"params": (b.params, a.params), "macs": (b.exact, a.exact), "macs_conv_fc": (b.conv_fc, a.conv_fc)}
         return {name: x / max(y, 1) for name, (x, y) in {**pairs, "depth": (b.depth, a.depth)}.items()}

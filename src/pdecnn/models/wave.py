@@ -44,7 +44,7 @@ class WaveConfig:
 
 
 class WaveNet(ConvNet):
-    """Stem, stages of `WaveBlock`s joined by strided 1x1 convolutions, average pooling, linear classifier.
+    """Stem, stages of blocks (`WaveBlock`) joined by strided 1x1 convolutions, average pooling, linear classifier.
 
     Args:
         cfg: The architecture.

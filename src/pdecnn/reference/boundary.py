@@ -30,7 +30,7 @@ class Boundary(str, Enum):
 
     @property
     def state_parity(self) -> int:
-        """The sign of a state's mirror image: `h[-1] = parity * h[0]` (0: the state vanishes outside)."""
+        """The sign of a state's mirror image, `h[-1] = parity * h[0]` (0 if the state vanishes outside)."""
         return 0 if self is Boundary.DIRICHLET else 1
 
     @property

@@ -1,0 +1,300 @@
+"""Tables of what was measured, from the JSON files in `benchmarks/results` and `results`: nothing is copied by hand."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+NETWORKS = {
+    "resnet32": "ResNet-32",
+    "wrn40_4": "WRN-40-4",
+    "densenet": "DenseNet-BC-100",
+    "darts": "DARTS",
+    "mobilenetv2": "MobileNetV2",
+    "mobilenetv3": "MobileNetV3-large",
+    "efficientnet": "EfficientNet-B0",
+}
+RUNTIMES = {"eager": "PyTorch", "optimized": "PyTorch, optimized", "onnx": "ONNX", "onnx-fused": "ONNX, our operators"}
+
+
+def read(name: str, folder: str = "benchmarks/results") -> Any:
+    """A file of results."""
+    return json.loads((ROOT / folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; all columns but the first are numbers.
+
+    Example:
+        >>> print(markdown(["a", "b"], [["x", 1]]))
+        | a | b |
+        |:---|---:|
+        | x | 1 |
+    """
+    rule = "|:---|" + "---:|" * (len(header) - 1)
+    lines = ["| " + " | ".join(header) + " |", rule]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
+
+
+def times(ratio: float | None) -> str:
+    """A ratio, as `2.9x`."""
+    return "" if ratio is None else f"{ratio:.2f}x"
+
+
+def frontier() -> str:
+    """Accuracy, size and speed of every network of the frontier, best first."""
+    data = read("frontier-fashion")
+    header = ["network", "parameters", "seeds", "test, %", "held, %", "ONNX, 1", "ONNX, 64", "fused, 1", "PyTorch, 1"]
+    columns = [("onnx", "1"), ("onnx", "64"), ("onnx-fused", "1"), ("optimized", "1")]
+    nets = sorted(data["nets"].items(), key=lambda item: -seed_mean(item[1], "test"))
+    return markdown(
+        header,
+        [
+            [
+                f"`{name}`",
+                f"{net['params']:,}",
+                len(net["seeds"]),
+                f"{seed_mean(net, 'test'):.2f}",
+                f"{seed_mean(net, 'held'):.2f}",
+                *(times(net["times"][runtime][batch]["speedup"]) for runtime, batch in columns),
+            ]
+            for name, net in nets
+            if net.get("times")
+        ],
+    )
+
+
+def seed_mean(net: dict[str, Any], split: str) -> float:
+    """Accuracy of a network of the frontier, over its seeds."""
+    return mean(seed[split] for seed in net["seeds"].values())
+
+
+def solver() -> str:
+    """The K steps alone, against what one would write otherwise."""
+    rows = []
+    for row in read("global_solver")["rows"]:
+        if row["K"] != 5 or row["threads"] != 1:
+            continue
+        ratio = {name: value["median"] for name, value in row["ratios"].items()}
+        rows.append(
+            [
+                "x".join(map(str, row["shape"])),
+                f"{1e3 * row['seconds']['forward fused']['median']:.2f} ms",
+                *(
+                    times(ratio.get(key))
+                    for key in ("forward: roll / fused", "forward: compile / fused", "forward: fused / copy")
+                ),
+                times(ratio.get("training: roll / fused")),
+            ]
+        )
+    header = ["feature map", "forward", "against the loop", "against torch.compile", "in copies", "forward + backward"]
+    return markdown(header, rows)
+
+
+def savings() -> str:
+    """How many times smaller and faster each Global net of the paper is."""
+    header = ["network", "parameters", "multiply-adds", "inference, 1", "inference, 64", "training step, 64"]
+    rows = []
+    for key, data in read("savings").items():
+        rows.append(
+            [
+                NETWORKS.get(key, key),
+                f"{data['parameters_ratio']:.1f}x",
+                f"{data['macs_ratio']['exact']:.1f}x",
+                *(
+                    ", ".join(f"{r:.1f}x" for r in ratios(data, mode, batch))
+                    for mode, batch in (("inference", 1), ("inference", 64), ("training", 64))
+                ),
+            ]
+        )
+    return markdown(header, rows)
+
+
+def ratios(data: dict[str, Any], mode: str, batch: int) -> list[float]:
+    """How many times faster, on one thread and on two."""
+    found = [m for m in data["measurements"] if (m["mode"], m["batch"]) == (mode, batch)]
+    return [m["ratio"]["median"] for m in sorted(found, key=lambda m: m["threads"])]
+
+
+def runtimes() -> str:
+    """ResNet-32 and its Global net in four runtimes."""
+    rows = read("deploy")["rows"]
+    return markdown(
+        ["network", "runtime", "batch", "median, ms", "p90, ms", "against ResNet-32 in ONNX"],
+        [
+            [
+                f"`{r['model']}`",
+                RUNTIMES.get(r["runtime"], r["runtime"]),
+                r["batch"],
+                f"{r['p50_ms']:.2f}",
+                f"{r['p90_ms']:.2f}",
+                times(r["faster"]),
+            ]
+            for r in rows
+        ],
+    )
+
+
+def edge() -> str:
+    """Networks as one C file."""
+    header = ["network", "SRAM, bytes", "weights, bytes", "MACs", "instructions, Cortex-M4", "code, bytes"]
+    keys = ["sram", "weights", "macs", "cortex-m4 instructions", "cortex-m4 code"]
+    rows = read("edge")["rows"]
+    return markdown(header, [[f"`{r['model']}`", *(f"{r[k]:,}" if r.get(k) else "" for k in keys)] for r in rows])
+
+
+def demo() -> str:
+    """The embedded example, seed by seed."""
+    header = [
+        "seed",
+        "teacher, %",
+        "fitted, %",
+        "distilled, %",
+        "parameters",
+        "MACs",
+        "PyTorch, 1",
+        "ONNX, 1",
+        "seconds",
+    ]
+    rows = []
+    for run in read("condense_fashion")["runs"]:
+        accuracy = run["accuracies"]
+        rows.append(
+            [
+                run["seed"],
+                *(f"{accuracy[k]:.1f}" for k in ("teacher", "fitted, no labels", "distilled")),
+                *(times(run[k]) for k in ("params_ratio", "macs_ratio")),
+                times(run["speedups"]["batch_1"]),
+                times(run["onnx_speedups"]["batch_1"]),
+                f"{run['seconds']:.0f}",
+            ]
+        )
+    return markdown(header, rows)
+
+
+def photographs() -> str:
+    """Condensed networks of photographs, each beside its null."""
+    rows = []
+    for name, what in (("condense_imagenette_resnet18", "`pde`"), ("condense_imagenette", "`paper`")):
+        for model, net in read(name)["nets"].items():
+            took = net["times"]
+            before, after = net["job"]["params"]["before"], net["job"]["params"]["after"]
+            accuracy = net["job"]["accuracies"]
+            for label, percent, params, key in (
+                ("as it was", accuracy["teacher"], before, "teacher"),
+                (what, accuracy["distilled"], after, "condensed"),
+                ("`nothing` (the null)", net["null"]["accuracies"]["distilled"], net["null"]["params"], "null"),
+            ):
+                rows.append([f"`{model}`, {label}", f"{percent:.1f}", f"{params:,}", f"{took['onnx_ms'][key]:.1f}"])
+    return markdown(["network", "accuracy, %", "parameters", "ONNX, batch 1, ms"], rows)
+
+
+def coverage() -> str:
+    """How many networks condense serves, and why it refuses the others."""
+    data = read("condense_coverage")
+    refused = [name for name, m in data["models"].items() if m["outcome"] == "refused"]
+    count = data["summary"]
+    rows = [["condensed, run and exported", count["condensed"]], ["refused with the reason", count["refused"]]]
+    table = markdown(["outcome", "networks"], [*rows, ["failed", count["failed"]]])
+    return f"{table}\n\nRefused: {', '.join(f'`{n}`' for n in refused)}."
+
+
+def hyperbolic() -> str:
+    """Shared stencils, their norm and the product as one pass."""
+    data = read("hyperbolic")
+    return markdown(
+        ["stage", "derivatives", "whole block"],
+        [
+            [
+                f"{r['channels']} channels, {r['side']}x{r['side']}",
+                times(r["speedup"]["derivatives"]["median"]),
+                times(r["speedup"]["block"]["median"]),
+            ]
+            for r in data["rows"]
+        ],
+    )
+
+
+def lowcost() -> str:
+    """Reaction-diffusion steps, forward and backward, against the same step in torch's operators."""
+    data, rows = read("lowcost"), []
+    for what in ("implicit", "explicit step"):
+        for side, cell in data[f"{what}, forward + backward"].items():
+            ours, theirs = f"{cell['ours_ms']:.1f}", f"{cell['theirs_ms']:.1f}"
+            rows.append([f"{what}, {side}x{side}", ours, theirs, times(cell["speedup"])])
+    return markdown(["step", "ours, ms", "torch, ms", "faster"], rows)
+
+
+def training() -> str:
+    """What the training loop costs beside bare steps."""
+    data = read("training")
+    rows = [
+        ["bare forward, backward and optimiser, ms a step", f"{data['bare_ms_per_step']:.1f}"],
+        ["the whole loop, ms a step", f"{data['loop_ms_per_step']:.1f}"],
+        ["of it waiting for images, ms a step", f"{data['data_ms_per_step']:.2f}"],
+        ["loop over bare, median of interleaved rounds", f"{data['loop_over_bare']:.2f}"],
+    ]
+    return markdown([f"`{data['model']}`, batch {data['batch_size']}", ""], rows)
+
+
+def knob() -> str:
+    """One net for every K against a net for each: means over the seeds that there are."""
+    data = read("knob")
+    rows = []
+    for K in sorted({K for nets in data["seeds"].values() for net in nets.values() for K in net["test"]}, key=int):
+        one, each = (
+            [nets[n]["test"][K] for nets in data["seeds"].values() if n in nets and K in nets[n]["test"]]
+            for n in ("knob", K)
+        )
+        rows.append([K, f"{len(one)}, {len(each)}", *(f"{mean(x):.2f}" if x else "" for x in (one, each))])
+    empty = "*Not measured yet: the cells of `benchmarks/results/knob.json` are empty.*"
+    return markdown(["K", "seeds", "knob, %", "a net for this K, %"], rows) if rows else empty
+
+
+def runs() -> list[dict[str, Any]]:
+    """Our own runs, as `results/` keeps them."""
+    found = []
+    for path in sorted((ROOT / "results").glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        found += data if isinstance(data, list) else [data]
+    return [run for run in found if "accuracy" in run and "model" in run]
+
+
+def trained() -> str:
+    """Our own runs."""
+    rows = []
+    for run in runs():
+        each = ", ".join(f"{a:.2f}" for a in run.get("accuracies", []))
+        data = run["dataset"].split(",")[0]
+        rows.append([f"`{run['model']}`", data, run.get("epochs", ""), f"{mean_of(run):.2f}", each])
+    return markdown(["network", "data", "epochs", "mean, %", "each seed, %"], rows)
+
+
+def mean_of(run: dict[str, Any]) -> float:
+    """Accuracy of a run, over its seeds."""
+    value = run["accuracy"]
+    return mean(value) if isinstance(value, list) else float(value)
+
+
+def files() -> str:
+    """Every file of results, with the machine and the commit that it comes from."""
+    rows = []
+    for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        where = data.get("environment") or next(
+            (v["environment"] for v in data.values() if isinstance(v, dict) and "environment" in v), None
+        )
+        where = where or {**data.get("machine", {}), **data.get("versions", {})}
+        rows.append([f"`{path.name}`", *(where.get(k, "") for k in ("cpu", "cores", "torch", "commit"))])
+    return markdown(["file", "CPU", "cores", "torch", "commit"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    f.__name__: f
+    for f in (
+        *(frontier, solver, savings, runtimes, edge, demo, photographs),
+        *(coverage, hyperbolic, lowcost, training, knob, trained, files),
+    )
+}

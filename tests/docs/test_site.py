@@ -1,0 +1,160 @@
+"""The documentation as a site: nothing is left out, figures are those of the files, and it builds without a warning."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from house import results
+from house.names import ROOMS, homes, public_names
+
+import pdecnn
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+MADE = ("_generated", "learn")  # by a build
+
+
+def pages():
+    found = [p.relative_to(DOCS).with_suffix("") for kind in ("md", "rst") for p in DOCS.rglob(f"*.{kind}")]
+    return {p.as_posix() for p in found if p.parts[0] not in (*MADE, "tutorials")}
+
+
+def toctrees(page):
+    """What the tables of contents of a page name, relative to docs/."""
+    path = next(p for p in (DOCS / f"{page}.md", DOCS / f"{page}.rst") if p.is_file())
+    text = path.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.M | re.S)
+    blocks += re.findall(r"^\.\. toctree::\n((?:(?:   .*)?\n)+)", text, re.M)
+    names = [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+    inside = [(path.parent / name).resolve() for name in names if not name.startswith(":")]
+    return {p.relative_to(DOCS.resolve()).as_posix() for p in inside}
+
+
+def test_every_page_is_in_a_table_of_contents():
+    named, todo = {"index"}, ["index"]
+    while todo:
+        new = {p for p in toctrees(todo.pop()) if p not in named}
+        named |= new
+        todo += [p for p in new if p in pages()]
+    assert "the-other-pages" in named, "which stands for pages of docs/ that are not named"
+    flat = {p for p in pages() if "/" not in p}
+    assert pages() - flat - named == set()
+    assert {p for p in named if p not in pages()} == {"the-other-pages", "learn/index"}
+
+
+def test_every_room_has_a_page_and_every_name_an_entry():
+    shown = set()
+    for page in (DOCS / "reference").glob("*.rst"):
+        shown |= set(re.findall(r"^\.\. public-names:: (\S+)", page.read_text(encoding="utf-8"), re.M))
+    rooms = {
+        f"pdecnn.{n}" for n in pdecnn.__all__ if f"pdecnn.{n}" in sys.modules or (ROOT / f"src/pdecnn/{n}").is_dir()
+    }
+    rooms = {r for r in rooms if hasattr(import_module(r), "__path__")}
+    assert shown == set(ROOMS) == {"pdecnn", *rooms}
+    where = homes()
+    assert {f"{room}.{name}" for room in ROOMS for name in public_names(room)} == set(where)
+    assert where["pdecnn.condensation.condense"] == "pdecnn.condense"
+    assert where["pdecnn.functional.hardball"] == "pdecnn.reference.hardball"
+    assert where["pdecnn.functional.advection_diffusion"] == "pdecnn.functional.advection_diffusion"
+
+
+def test_every_name_of_a_group_is_public():
+    for room in ROOMS:
+        path = DOCS / "reference" / f"{room.rpartition('.')[2]}.rst"
+        groups = re.findall(r"^   [A-Z][^:\n]*: (.*)$", path.read_text(encoding="utf-8"), re.M)
+        named = [name for group in groups for name in group.split()]
+        assert [n for n in named if n not in public_names(room)] == []
+        assert len(named) == len(set(named))
+
+
+def test_every_directive_finds_what_it_names():
+    known = {"results": set(results.TABLES)}
+    for kind, file in (("plot", "pictures"), ("drawing", "drawings")):
+        text = (DOCS / "house" / f"{file}.py").read_text(encoding="utf-8")
+        known[kind] = set(re.findall(r"^def (\w+)\(", text, re.M))
+    used = set()
+    for page in pages():
+        path = next(p for p in (DOCS / f"{page}.md", DOCS / f"{page}.rst") if p.is_file())
+        for kind, name in re.findall(r"(?:```\{|<!-- )(results|plot|drawing)(?:\}|:) (\w+)", path.read_text("utf-8")):
+            assert name in known[kind], f"{page}: {kind} {name}"
+            used.add((kind, name))
+    assert {name for kind, name in used if kind == "results"} == set(results.TABLES) - {"frontier"}
+    assert ("plot", "frontier") in used
+
+
+@pytest.mark.parametrize("name", results.TABLES)
+def test_tables_of_results(name):
+    text = results.TABLES[name]()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({row.count("|") for row in rows}) <= 1
+    assert len(rows) > 2 or "Not measured yet" in text
+
+
+def test_the_frontier_of_its_page_is_that_of_its_file():
+    """Rows are found by their figures: the page names networks in words."""
+    page = (DOCS / "frontier.md").read_text(encoding="utf-8")
+    for line in results.frontier().splitlines()[2:]:
+        _, _, params, _, *figures, _ = (cell.strip() for cell in line.split("|"))
+        assert " | ".join([params, *figures]) in page, line
+
+
+def test_the_plain_sentences_of_the_questions():
+    faq = " ".join((DOCS / "faq.md").read_text(encoding="utf-8").split())
+    nets = results.read("condense_imagenette_resnet18")["nets"]["resnet18"]
+    teacher = nets["job"]["accuracies"]["teacher"]
+    lost = [round(teacher - x["accuracies"]["distilled"]) for x in (nets["job"], nets["null"])]
+    assert lost == [1, 4]
+    assert "lost one point with `pde` and four without it" in faq
+    nets = results.read("condense_imagenette")["nets"]["tf_efficientnet_lite0"]
+    assert nets["times"]["onnx_ms"]["condensed"] > nets["times"]["onnx_ms"]["null"]
+    assert nets["job"]["accuracies"]["distilled"] <= nets["null"]["accuracies"]["distilled"]
+    assert "it was slower and no more accurate than the same net with the blocks left out" in faq
+    assert results.read("savings")["resnet32"]["macs_ratio"]["exact"] > 4
+    slow = [
+        r for r in results.read("deploy")["rows"] if (r["model"], r["runtime"]) == ("cifar_resnet32_global", "onnx")
+    ]
+    assert next(r["faster"] for r in slow if r["batch"] == 64) < 1
+    assert "less than a quarter of its multiply-adds" in faq
+    assert "the slower one of the two at batch 64" in faq
+    frontier = results.read("frontier-fashion")["nets"]
+    of = {name: mean(s["test"] for s in net["seeds"].values()) for name, net in frontier.items()}
+    fast = {name: net["times"]["onnx"]["1"]["speedup"] for name, net in frontier.items() if net.get("times")}
+    ahead = [n for n in fast if n.startswith("pde") and fast[n] > fast["separable"] and of[n] > of["separable"]]
+    assert ahead == []
+    assert "**no PDE is ahead of a separable block**" in faq
+
+
+@pytest.mark.slow
+def test_it_builds_without_a_warning(tmp_path):
+    """Tutorials run, all links lead somewhere, nothing is loaded from elsewhere."""
+    pytest.importorskip("sphinx", reason='needs pip install "pdecnn[docs]"')
+    home = tmp_path / "project"  # what a build writes beside the pages stays out of the sources
+    for part in ("docs", "benchmarks/results", "results", "src/pdecnn/kernels"):
+        kept = shutil.ignore_patterns(*MADE, "*.so", "*.cpp", "*.h", "__pycache__")
+        shutil.copytree(ROOT / part, home / part, ignore=kept)
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "README.md"):
+        shutil.copy(ROOT / name, home)
+    built = tmp_path / "built"
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", home / "docs", built]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((built / "objects.inv").read_bytes(), uri="")
+    listed = {name for kind, names in inventory.data.items() if kind.startswith("py:") for name in names}
+    assert set(homes()) - listed == set()
+    for tutorial in (DOCS / "tutorials").glob("plot_*.py"):
+        assert list((built / "_images").glob(f"sphx_glr_{tutorial.stem}_001*")), f"{tutorial.stem} drew nothing"
+    assert (built / "_static/mathjax/tex-chtml.js").is_file()
+    assert json.loads((built / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
+    loaded = re.compile(
+        r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\shref=["']https?://"""
+    )
+    assert [p.name for p in built.rglob("*.html") if loaded.search(p.read_text(encoding="utf-8"))] == []
