@@ -10,6 +10,7 @@ _ROOMS = {
     "ode": "layers",
     "prune": "condensation",
     "search": "training",
+    "studio": "viz",
     "symmetry": "symmetry",
     "train": "training",
     "viz": "viz",
