@@ -30,6 +30,7 @@ def command(
     It listens on this machine alone, sends nothing anywhere, and works without a network. With --share or another
     --host, visitors cannot run code of yours or read folders that you did not name.
     """
+    typer.echo("Starting the studio ...")
     from pdecnn.viz.studio import Options, serve
     from pdecnn.viz.studio.serving import default_results
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -39,6 +40,7 @@ class Chart:
     title: str
     marks: Sequence[tuple[float, str]] = field(default_factory=tuple)  # vertical lines: where, and what they say
     whole: bool = False  # ticks of x are whole numbers
+    log: bool = False  # x is drawn by its logarithm
 
 
 def paint(
@@ -118,11 +120,13 @@ def chart(series: Sequence[Series], about: Chart, width: int = 560, height: int 
     xs += [where for where, _ in about.marks]
     if not ys:
         return f'<p class="quiet">{escape(about.title)}: nothing to draw yet.</p>'
-    x_ticks, y_ticks = ticks(min(xs), max(xs), whole=about.whole), ticks(min(ys), max(ys))
+    x_ticks = log_ticks(min(xs), max(xs)) if about.log else ticks(min(xs), max(xs), whole=about.whole)
+    y_ticks = ticks(min(ys), max(ys))
     (x0, x1), (y0, y1) = ((t[0], t[-1]) for t in (x_ticks, y_ticks))
 
     def at(x: float, y: float) -> tuple[float, float]:
-        across = left + (width - left - right) * (x - x0) / ((x1 - x0) or 1)
+        share = math.log(x / x0) / math.log(x1 / x0) if about.log else (x - x0) / (x1 - x0)
+        across = left + (width - left - right) * share
         return round(across, 1), round(height - bottom - (height - top - bottom) * (y - y0) / ((y1 - y0) or 1), 1)
 
     parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about.title)}">']
@@ -148,10 +152,12 @@ def chart(series: Sequence[Series], about: Chart, width: int = 560, height: int 
             parts.append(f'<path d="M{way}" fill="none" stroke="{s.colour}" stroke-width="2"/>')
         for i, (x, y) in enumerate(points):
             note = s.notes[i] if s.notes else f"{s.name}: {s.x[i]:.4g}, {s.y[i]:.4g}"
-            parts.append(
-                f'<circle class="point" cx="{x}" cy="{y}" r="{3.5 if s.line else 5.5}" fill="{s.colour}" tabindex="0">'
-                f"<title>{escape(note)}</title></circle>"
-            )
+            head, _, more = note.partition("; ")
+            lines = "".join(f'<tspan x="{left + 8}" dy="1.25em">{escape(t)}</tspan>' for t in (head, more) if t)
+            says = f'<text class="tip" x="{left + 8}" y="{top - 2}">{lines}</text>'
+            circle = f'<circle cx="{x}" cy="{y}" r="{3.5 if s.line else 5.5}" fill="{s.colour}"/>'
+            label = escape(note, quote=True)
+            parts.append(f'<g class="point" tabindex="0" role="img" aria-label="{label}">{circle}{says}</g>')
     return "".join(parts) + "</svg>" + legend([(s.name, s.colour) for s in series])
 
 
@@ -176,6 +182,21 @@ def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> li
     step = max(1.0, step) if whole else step
     first, last = int(np.floor(low / step + 1e-9)), int(np.ceil(high / step - 1e-9))
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """The numbers 1, 2 and 5 times powers of ten that enclose `low` and `high`, both positive.
+
+    Example:
+        >>> log_ticks(0.6, 4)
+        [0.5, 1.0, 2.0, 5.0]
+    """
+    low, high = max(low, 1e-12), max(high, 1e-12)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    known = [float(f"{f}e{p}") for p in powers for f in (1, 2, 5)]
+    first = max((t for t in known if t <= low), default=known[0])
+    last = min((t for t in known if t >= high and t > first), default=10 * known[-1])
+    return [t for t in known if first <= t <= last]
 
 
 def bars(names: Sequence[str], values: Sequence[Sequence[float]], labels: Sequence[str], form: str = "{:.3f}") -> str:

@@ -263,6 +263,7 @@ def confidence_chart(inside: Inside) -> str:
             [f"K = {a.K}: {own}, {100 * a.of_own:.1f} %" for a in inside.answers],
         ),
     ]
+    series = series[: 1 + any(a.confidence != a.of_own for a in inside.answers)]
     about = Chart(
         "K in every layer", "confidence, %", "confidence against K", [(inside.steps, "its own K")], whole=True
     )

@@ -157,8 +157,8 @@ def picture(entries: Sequence[Entry], runtime: str) -> str:
         if missing
         else ""
     )
-    about = Chart("milliseconds, one image", "accuracy, %", "accuracy against milliseconds")
-    return chart(series, about, 900, 420) + note(text)
+    about = Chart("milliseconds, one image", "accuracy, %", "accuracy against milliseconds", log=True)
+    return chart(series, about, 640, 380) + note(text)
 
 
 def listing(entries: Sequence[Entry], runtime: str) -> str:

@@ -123,7 +123,7 @@ def _says(run: Run) -> str:
 
 
 def _resolution(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape[1:])) if len(shape) > 1 else "vector"
+    return "x".join(map(str, shape[1:])) if len(shape) > 1 else "head"
 
 
 def _paths(run: Run, unit: tuple[str, ...]) -> list[str]:

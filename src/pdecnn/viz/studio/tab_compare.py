@@ -8,7 +8,7 @@ from pdecnn.viz.studio import runs
 from pdecnn.viz.studio.drawing import note
 from pdecnn.viz.studio.runs import Entry
 from pdecnn.viz.studio.serving import Options
-from pdecnn.viz.studio.wiring import guarded, shown
+from pdecnn.viz.studio.wiring import guarded, html, shown
 
 PROGRESS = gr.Progress()
 NONE = (
@@ -20,16 +20,18 @@ NONE = (
 def make(page: gr.Blocks, options: Options) -> None:
     """Lays the tab out and connects it."""
     entries = gr.State([])
-    about = gr.HTML(elem_classes="studio", elem_id="compare-about")
+    about = html("compare-about")
     with gr.Row():
         data = gr.CheckboxGroup([], label="Datasets", scale=3, elem_id="compare-data")
         runtime = gr.Radio([], label="Runtime", scale=2, elem_id="compare-runtime")
     with gr.Row(equal_height=True):
         text = gr.Textbox("", label="Name or file contains", scale=4, elem_id="compare-text")
-        measure_button = gr.Button("Time the others here", scale=0, min_width=180, elem_id="compare-measure")
-        stop_button = gr.Button("Cancel", scale=0, min_width=110, elem_id="compare-stop")
-    picture = gr.HTML(elem_classes="studio", elem_id="compare-chart")
-    listing = gr.HTML(elem_classes="studio", elem_id="compare-table")
+        measure_button = gr.Button(
+            "Time the others here", scale=0, min_width=220, elem_id="compare-measure", elem_classes="go"
+        )
+        stop_button = gr.Button("Cancel", scale=0, min_width=110, elem_id="compare-stop", elem_classes="go")
+    picture = html("compare-chart")
+    listing = html("compare-table")
 
     def draw(found: list[Entry], data: list[str], runtime: str | None, text: str) -> tuple[str, str]:
         if not found:

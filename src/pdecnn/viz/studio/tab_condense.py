@@ -13,7 +13,7 @@ from pdecnn.viz.studio.jobs import Job
 from pdecnn.viz.studio.nets import open_net
 from pdecnn.viz.studio.planning import Measured, Parts, Planned
 from pdecnn.viz.studio.serving import Options
-from pdecnn.viz.studio.wiring import guarded, shown
+from pdecnn.viz.studio.wiring import guarded, html, shown
 
 FIRST = "fashion_resnet32.fashion_mini"
 NAMES = (
@@ -44,13 +44,16 @@ def make(page: gr.Blocks, options: Options) -> None:
             allow_custom_value=True,
             label="Model",
             scale=4,
+            min_width=280,
             elem_id="condense-name",
             info="A registered name, timm:NAME, torchvision:NAME, module:function, or a checkpoint folder.",
         )
         size = gr.Textbox("", label="Input size", placeholder="C,H,W", info="The model's own if empty.", scale=1)
-        open_button = gr.Button("Open", variant="primary", scale=0, min_width=110, elem_id="condense-open")
-    about = gr.HTML(elem_classes="studio")
-    skyline = gr.HTML(elem_classes="studio", elem_id="condense-strip")
+        open_button = gr.Button(
+            "Open", variant="primary", scale=0, min_width=110, elem_id="condense-open", elem_classes="go"
+        )
+    about = html("condense-about")
+    skyline = html("condense-strip")
 
     with gr.Row():
         with gr.Column(scale=3):
@@ -58,7 +61,7 @@ def make(page: gr.Blocks, options: Options) -> None:
             rows = gr.Column()
         with gr.Column(scale=2):
             gr.Markdown("#### What it costs")
-            table = gr.HTML(elem_classes="studio", elem_id="condense-costs")
+            table = html("condense-costs")
 
     gr.Markdown("#### Recover what it lost")
     with gr.Row(equal_height=True):
@@ -67,16 +70,20 @@ def make(page: gr.Blocks, options: Options) -> None:
             label="Images",
             scale=3,
             elem_id="condense-images",
-            info="fashion-mini ships in the package; or a folder of yours: train/CLASS/*, val/CLASS/*.",
+            info="fashion-mini ships in the package; or a folder of yours: train/CLASS, val/CLASS.",
         )
         epochs = gr.Slider(1, 50, 10, step=1, label="Epochs", scale=2, elem_id="condense-epochs")
-        start_button = gr.Button("Start", variant="primary", scale=0, min_width=110, elem_id="condense-start")
-        cancel_button = gr.Button("Cancel", scale=0, min_width=110, interactive=False, elem_id="condense-cancel")
-    bar = gr.HTML(elem_classes="studio", elem_id="condense-progress")
+        start_button = gr.Button(
+            "Start", variant="primary", scale=0, min_width=110, elem_id="condense-start", elem_classes="go"
+        )
+        cancel_button = gr.Button(
+            "Cancel", scale=0, min_width=110, interactive=False, elem_id="condense-cancel", elem_classes="go"
+        )
+    bar = html("condense-progress")
     with gr.Row():
-        curve = gr.HTML(elem_classes="studio", elem_id="condense-curve")
-        outcome = gr.HTML(elem_classes="studio", elem_id="condense-outcome")
-    samples = gr.HTML(elem_classes="studio", elem_id="condense-samples")
+        curve = html("condense-curve")
+        outcome = html("condense-outcome")
+    samples = html("condense-samples")
     files = gr.File(
         label="Checkpoint, ONNX, C, report",
         file_count="multiple",

@@ -11,7 +11,7 @@ from pdecnn.viz.studio.inside import Inside
 from pdecnn.viz.studio.nets import Net, gallery, open_net, pick
 from pdecnn.viz.studio.pictures import MAX_BYTES, MAX_PIXELS, read_drawing, read_upload, to_input, to_picture
 from pdecnn.viz.studio.serving import Options
-from pdecnn.viz.studio.wiring import guarded
+from pdecnn.viz.studio.wiring import guarded, html
 
 FIRST = "cifar_resnet_tiny_global.cifar10"
 NAMES = (FIRST, "mnist_toy_global.mnist", "cifar_resnet32_global", "cifar_wrn_tiny_global")
@@ -29,15 +29,18 @@ def make(page: gr.Blocks, options: Options) -> None:
             allow_custom_value=True,
             label="Model with Global layers",
             scale=4,
+            min_width=280,
             elem_id="inside-name",
             info="A registered name, or the folder of a checkpoint or of a condense job.",
         )
-        open_button = gr.Button("Open", variant="primary", scale=0, min_width=110, elem_id="inside-open")
+        open_button = gr.Button(
+            "Open", variant="primary", scale=0, min_width=110, elem_id="inside-open", elem_classes="go"
+        )
     with gr.Row():
         with gr.Column(scale=3), gr.Tabs():
             with gr.Tab("Pick"):
                 images = gr.Gallery(
-                    columns=8,
+                    columns=6,
                     height=260,
                     allow_preview=False,
                     show_label=False,
@@ -61,22 +64,22 @@ def make(page: gr.Blocks, options: Options) -> None:
             with gr.Tab("Upload"):
                 upload = gr.File(label="An image", elem_id="inside-upload", height=140)
                 most = f"At most {MAX_BYTES // 2**20} MB and {MAX_PIXELS // 10**6} million pixels"
-                gr.HTML(note(f"{most}; the middle square is used."), elem_classes="studio")
+                html("inside-limits", note(f"{most}; the middle square is used."))
         with gr.Column(scale=2):
-            answer = gr.HTML(elem_classes="studio", elem_id="inside-answer")
+            answer = html("inside-answer")
     with gr.Row():
         layer = gr.Dropdown([], label="Layer", scale=3, elem_id="inside-layer")
         channel = gr.Slider(-1, 0, -1, step=1, label="Channel (-1: mean of all)", scale=2, elem_id="inside-channel")
-    fields = gr.HTML(elem_classes="studio", elem_id="inside-fields")
+    fields = html("inside-fields")
     gr.Markdown("#### The states, step by step")
     with gr.Row(equal_height=True):
         k = gr.Slider(0, insides.MOST, 0, step=1, label="k, steps made", scale=4, elem_id="inside-k")
-        play = gr.Button("Play", scale=0, min_width=110, elem_id="inside-play")
-    states = gr.HTML(elem_classes="studio", elem_id="inside-states")
+        play = gr.Button("Play", scale=0, min_width=110, elem_id="inside-play", elem_classes="go")
+    states = html("inside-states")
     with gr.Row():
         with gr.Column(scale=3):
             gr.Markdown("#### Prediction and confidence against K")
-            chart = gr.HTML(elem_classes="studio", elem_id="inside-chart")
+            chart = html("inside-chart")
         with gr.Column(scale=4):
             gr.Markdown("#### Where a pixel comes from: click one")
             with gr.Row():
@@ -93,7 +96,7 @@ def make(page: gr.Blocks, options: Options) -> None:
                     across = gr.Number(0, label="x", precision=0, minimum=0, elem_id="inside-x")
                     down = gr.Number(0, label="y", precision=0, minimum=0, elem_id="inside-y")
                     show_button = gr.Button("Show", elem_id="inside-reach-button")
-            reach = gr.HTML(elem_classes="studio", elem_id="inside-reach")
+            reach = html("inside-reach")
     clock = gr.Timer(SECONDS, active=False)
 
     @guarded

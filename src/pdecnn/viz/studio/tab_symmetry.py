@@ -9,7 +9,7 @@ from pdecnn.viz.studio.nets import Net, open_net, pick
 from pdecnn.viz.studio.pictures import to_input
 from pdecnn.viz.studio.serving import Options
 from pdecnn.viz.studio.turning import Turnable
-from pdecnn.viz.studio.wiring import guarded
+from pdecnn.viz.studio.wiring import guarded, html
 
 FIRST = "fashion_hyperbolic_cp.fashion_mini"
 NAMES = (FIRST, "cifar_hyperbolic_cp", "cifar_hyperbolic_eq3")
@@ -26,26 +26,29 @@ def make(page: gr.Blocks, options: Options) -> None:
             allow_custom_value=True,
             label="Hyperbolic net",
             scale=4,
+            min_width=280,
             elem_id="symmetry-name",
             info="A registered hyperbolic net, or the folder of a checkpoint of one.",
         )
-        open_button = gr.Button("Open", variant="primary", scale=0, min_width=110, elem_id="symmetry-open")
+        open_button = gr.Button(
+            "Open", variant="primary", scale=0, min_width=110, elem_id="symmetry-open", elem_classes="go"
+        )
     with gr.Row():
         t = gr.Slider(0, 1, 0.3, step=0.01, label="How far to turn", scale=4, elem_id="symmetry-t")
         number = gr.Slider(0, 99, 0, step=1, label="Image", scale=2, elem_id="symmetry-image")
     with gr.Row():
         stages = gr.CheckboxGroup([], label="Stages that turn", elem_id="symmetry-stages")
         break_it = gr.Checkbox(False, label="Leave the group, to see what breaks", elem_id="symmetry-break")
-    says = gr.HTML(elem_classes="studio", elem_id="symmetry-says")
+    says = html("symmetry-says")
     with gr.Row():
         with gr.Column(scale=2):
             gr.Markdown("#### Logits")
-            logits = gr.HTML(elem_classes="studio", elem_id="symmetry-logits")
+            logits = html("symmetry-logits")
         with gr.Column(scale=3):
             gr.Markdown("#### The weights that move most")
-            weights = gr.HTML(elem_classes="studio", elem_id="symmetry-weights")
+            weights = html("symmetry-weights")
     gr.Markdown("#### Which group each stage has, and why")
-    groups = gr.HTML(elem_classes="studio", elem_id="symmetry-groups")
+    groups = html("symmetry-groups")
 
     @guarded
     def open_it(name: str, number: int, t: float, break_it: bool) -> tuple[Any, ...]:

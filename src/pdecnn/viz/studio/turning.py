@@ -12,7 +12,7 @@ from pdecnn.symmetry.transform import apply_in_place
 from pdecnn.viz.studio.drawing import bars, note, paint, table, tile, tiles
 from pdecnn.viz.studio.nets import Net
 
-MOST = 64  # rows and columns of a weight matrix that are drawn
+MOST = 32  # rows and columns of a weight matrix that are drawn
 SHOWN = 6  # matrices
 
 

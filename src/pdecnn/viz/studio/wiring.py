@@ -38,6 +38,11 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return safe
 
 
+def html(elem_id: str, value: str = "") -> gr.HTML:
+    """A place for HTML with the studio's style and none of Gradio's."""
+    return gr.HTML(value, elem_id=elem_id, elem_classes="studio", apply_default_css=False)
+
+
 def shown(progress: Any) -> ProgressCallback:
     """Gradio's progress as ours."""
     return lambda text, done, total: progress((done, total), desc=text)
