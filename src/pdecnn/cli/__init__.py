@@ -39,6 +39,7 @@ from pdecnn.cli import info as info  # noqa: E402
 from pdecnn.cli import profile as profile  # noqa: E402
 from pdecnn.cli import recipes as recipes  # noqa: E402
 from pdecnn.cli import replace as replace  # noqa: E402
+from pdecnn.cli import studio as studio  # noqa: E402
 from pdecnn.cli import sweep as sweep  # noqa: E402
 from pdecnn.cli import symmetry as symmetry  # noqa: E402
 from pdecnn.cli import tables as tables  # noqa: E402

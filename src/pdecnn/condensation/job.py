@@ -129,6 +129,7 @@ def run_job(
     seed: int = 0,
     lr: float = LR,
     new: float = NEW,
+    prepared: Plan | None = None,
     plan_options: Mapping[str, Any] | None = None,
     fit_options: Mapping[str, Any] | None = None,
     distill_options: Mapping[str, Any] | None = None,
@@ -158,6 +159,7 @@ def run_job(
         seed: Seed of the student's new layers and of the distillation.
         lr: Learning rate of the blocks that stay.
         new: How many times larger that of the new layers is.
+        prepared: A plan of this teacher, such as one that was edited run by run; then nothing is planned here.
         plan_options: Options of `plan`. With a `budget` the plan is searched for: what replaces which blocks, as
             measured on these images and in the `runtime`.
         fit_options: Options of `fit_layers`.
@@ -186,7 +188,9 @@ def run_job(
     settings = {
         "model": type(teacher).__name__, "weights": digest(teacher), "epochs": epochs, "seed": seed, "lr": lr,
         "new": new, "input": data.input, "classes": list(data.classes), "steps": len(data.train),
-        "plan": {key: str(value) for key, value in options.items() if key != "progress"},
+        "plan": {key: str(value) for key, value in options.items() if key != "progress"}
+        if prepared is None
+        else prepared.to_dict(),
         "fit": {key: str(value) for key, value in fitting.items()}, "runtime": runtime, "null": null,
         "distill": {key: getattr(value, "__qualname__", str(value)) for key, value in {**further, **aims}.items()},
     }  # fmt: skip
@@ -214,6 +218,8 @@ def run_job(
     example = part(example, slice(1), takes_images(teacher, example))
 
     def plan_job() -> Plan:
+        if prepared is not None:
+            return prepared
         if not options.get("budget"):
             return plan(teacher, example, **options, progress=progress)
         if not resume:  # of an earlier job

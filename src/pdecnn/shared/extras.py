@@ -11,6 +11,7 @@ _ROOMS = {
     "ode": "layers",
     "prune": "condensation",
     "search": "training",
+    "studio": "viz",
     "symmetry": "symmetry",
     "train": "training",
     "viz": "viz",
