@@ -17,7 +17,7 @@ REFERENCE := $(addprefix tests/,kernels/test_advection_diffusion_kernel.py kerne
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit reference slow torture wheel oldest solver clean executorch
+.PHONY: demo test lint types unit reference slow torture wheel aarch64 oldest solver clean executorch
 
 demo: $(VENV)/.demo
 	$(BIN)/pdecnn condense
@@ -47,6 +47,13 @@ reference: $(VENV)/.dev
 # sdist and wheel in dist/, checked, and the wheel tried in an environment without these sources and without a compiler.
 wheel: $(VENV)/.release
 	PYTHON=$(BIN)/python .ci/try-wheel
+
+# The wheel for aarch64 in dist/, by a cross compiler (g++-aarch64-linux-gnu).
+aarch64: $(VENV)/.release
+	rm -rf build/aarch64
+	CMAKE_ARGS=-DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tools/aarch64.cmake _PYTHON_HOST_PLATFORM=linux-aarch64 \
+	  $(BIN)/python -m build --wheel --outdir build/aarch64 .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/aarch64/*.whl
 
 # The lowest versions that pyproject.toml allows.
 oldest:
