@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*.cpp' -o -name '*.h')
 
-# The torch to install, in words of pip: make demo TORCH="torch==2.13.0+cpu", a file, or "torch --extra-index-url INDEX".
-# torch's default for Linux brings CUDA, some 5 GB; a build for the CPU serves too.
+# The torch to install, in words of pip, such as make demo TORCH="torch==2.13.0", files, or an index with builds for the CPU:
+# TORCH="torch torchvision --extra-index-url INDEX". The usual torch for Linux brings CUDA, some 5 GB. Name torchvision too:
+# the usual one does not load beside a torch for the CPU (operator torchvision::nms does not exist).
 TORCH ?=
 
 OLDEST := torch==2.10.0 torchvision==0.25.0 timm==1.0.22
