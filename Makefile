@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*.cpp' -o -name '*.h')
 
-# The torch to install, in words of pip: make demo TORCH="torch==2.13.0+cpu", a file, or "torch --extra-index-url INDEX".
-# torch's default for Linux brings CUDA, some 5 GB; a build for the CPU serves too.
+# The torch to install, in words of pip, such as make demo TORCH="torch==2.13.0", files, or an index with builds for the CPU:
+# TORCH="torch torchvision --extra-index-url INDEX". The usual torch for Linux brings CUDA, some 5 GB. Name torchvision too:
+# the usual one does not load beside a torch for the CPU (operator torchvision::nms does not exist).
 TORCH ?=
 
 OLDEST := torch==2.10.0 torchvision==0.25.0 timm==1.0.22
@@ -17,7 +18,7 @@ REFERENCE := $(addprefix tests/,kernels/test_advection_diffusion_kernel.py kerne
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types unit reference slow torture wheel oldest solver docs clean executorch
+.PHONY: demo test lint types unit reference slow torture wheel aarch64 oldest solver docs clean executorch
 
 demo: $(VENV)/.demo
 	$(BIN)/pdecnn condense
@@ -47,6 +48,13 @@ reference: $(VENV)/.dev
 # sdist and wheel in dist/, checked, and the wheel tried in an environment without these sources and without a compiler.
 wheel: $(VENV)/.release
 	PYTHON=$(BIN)/python .ci/try-wheel
+
+# The wheel for aarch64 in dist/, by a cross compiler (g++-aarch64-linux-gnu).
+aarch64: $(VENV)/.release
+	rm -rf build/aarch64
+	CMAKE_ARGS=-DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tools/aarch64.cmake _PYTHON_HOST_PLATFORM=linux-aarch64 \
+	  $(BIN)/python -m build --wheel --outdir build/aarch64 .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/aarch64/*.whl
 
 # The lowest versions that pyproject.toml allows.
 oldest:

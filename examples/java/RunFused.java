@@ -5,8 +5,7 @@ import com.sun.jna.NativeLibrary;
 import com.sun.jna.Pointer;
 import com.sun.jna.ptr.LongByReference;
 import com.sun.jna.ptr.PointerByReference;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -81,27 +80,30 @@ public final class RunFused {
     return make(TENSOR_DATA, answer).getFloatArray(0, (int) count.getValue());
   }
 
-  public static void main(String[] arguments) throws Exception {
+  private static Memory read(String path, long[] shape) throws IOException {
+    byte[] bytes = Files.readAllBytes(Path.of(path));
+    long expected = 4 * Arrays.stream(shape).reduce(1, (a, b) -> a * b);
+    if (bytes.length != expected) {
+      throw new IOException(path + " has " + bytes.length + " bytes, expected " + expected + ".");
+    }
+    Memory input = new Memory(bytes.length);
+    input.write(0, bytes, 0, bytes.length);
+    return input;
+  }
+
+  public static void main(String[] arguments) {
     if (arguments.length != 5) {
       System.err.println("usage: RunFused LIBONNXRUNTIME MODEL.onnx LIBPDECNN_ORT INPUT.bin N,C,H,W");
       System.exit(2);
     }
-    long[] shape = Arrays.stream(arguments[4].split(",")).mapToLong(Long::parseLong).toArray();
-    byte[] bytes = Files.readAllBytes(Path.of(arguments[3]));
-    long expected = 4 * Arrays.stream(shape).reduce(1, (a, b) -> a * b);
-    if (bytes.length != expected) {
-      System.err.println(arguments[3] + ": expected " + expected + " bytes, got " + bytes.length + ".");
-      System.exit(1);
-    }
-    Memory input = new Memory(bytes.length);
-    ByteBuffer values = input.getByteBuffer(0, bytes.length).order(ByteOrder.nativeOrder());
-    values.put(bytes);
     try {
+      long[] shape = Arrays.stream(arguments[4].split(",")).mapToLong(Long::parseLong).toArray();
+      Memory input = read(arguments[3], shape);
       for (float value : new RunFused(arguments[0]).run(arguments[1], arguments[2], input, shape)) {
         System.out.println(value);
       }
-    } catch (IllegalStateException error) {
-      System.err.println("RunFused: " + error.getMessage());
+    } catch (IOException | IllegalStateException | UnsatisfiedLinkError error) {
+      System.err.println("RunFused: " + error);
       System.exit(1);
     }
   }
