@@ -62,7 +62,7 @@ def milliseconds(call: Callable[[], object], seconds: float = 1.0) -> float:
 
 
 def ours(name: str, folder: Path) -> Row:
-    """The C file; also writes the ONNX file that Aidge reads."""
+    """The C file; also writes the ONNX file that Aidge reads, and the image with the model's answer."""
     import numpy as np
 
     import pdecnn
@@ -76,6 +76,7 @@ def ours(name: str, folder: Path) -> Row:
     built = Built(written.source, "net")
     values, out, arena = x.numpy().ravel(), np.zeros(10, np.float32), np.zeros(cost.sram // 4, np.float32)
     ms = milliseconds(lambda: built.run(arena, values, out))
+    np.save(folder / f"{name}.npy", np.concatenate([values, model(x).detach().numpy().ravel()]))
     return {"arena": cost.sram, "input_and_output": 4 * (values.size + out.size), "weights": cost.flash, "ms": ms}
 
 
@@ -125,14 +126,17 @@ def tflm(name: str, folder: Path) -> Row:
     if not path.is_file():
         raise RuntimeError("there is no .tflite file: the converter failed")
     interpreter = runtime.Interpreter.from_file(str(path), arena_size=1 << 24)
-    detail = interpreter.get_input_details(0)
-    interpreter.set_input(np.zeros(detail["shape"], np.float32), 0)
+    shape, known = interpreter.get_input_details(0)["shape"], np.load(folder / f"{name}.npy")
+    values, expected = np.split(known, [int(np.prod(shape))])
+    interpreter.set_input(values.reshape(shape), 0)
     interpreter.invoke()
+    difference = float(np.abs(interpreter.get_output(0).ravel() - expected).max())
     with captured_stderr() as lines:
         interpreter.print_allocations()
     found = {key: int(value) for key, value in re.findall(r"Arena allocation (\w+) (\d+) bytes", lines[0])}
     ms = milliseconds(interpreter.invoke)
-    return {"arena": found["head"], "arena_total": found["total"], "file": path.stat().st_size, "ms": ms}
+    row = {"arena": found["head"], "arena_total": found["total"], "file": path.stat().st_size}
+    return row | {"difference": difference, "ms": ms}
 
 
 def aidge(name: str, folder: Path) -> Row:
