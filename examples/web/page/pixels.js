@@ -41,7 +41,7 @@ export function digit(ink, side) {
   const small = shrink(ink, side, box, w, h);
   let [sum, x, y] = [0, 0, 0];
   small.forEach((q, i) => (sum += q, x += q * ((i % w) + 0.5), y += q * (Math.floor(i / w) + 0.5)));
-  const [left, top] = [Math.round(14 - x / sum), Math.round(14 - y / sum)];
+  const [left, top] = [14 - Math.floor(x / sum), 14 - Math.floor(y / sum)]; // as measured on MNIST: from 14 to below 15
   const pixels = new Uint8Array(28 * 28);
   for (let j = Math.max(0, -top); j < Math.min(h, 28 - top); j++)
     for (let i = Math.max(0, -left); i < Math.min(w, 28 - left); i++)
