@@ -111,7 +111,9 @@ def test_pooling():
     same_bits(Many(*POOLS), [torch.randn(3, 3, 8, 7)] * len(POOLS))
 
 
-STILL = [m for i, m in enumerate(MOVES) if i not in (7, 21, 26, 27)]  # no pad with 0.5, no circular one, no interpolation
+STILL = [
+    m for i, m in enumerate(MOVES) if i not in (7, 21, 26, 27)
+]  # no pad with 0.5, no circular one, no interpolation
 
 
 def test_moves():

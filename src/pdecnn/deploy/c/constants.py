@@ -48,6 +48,10 @@ class Constants:
         """The name of an array of ints."""
         return self._integers("int", values, np.int32)
 
+    def int32s(self, values: Any) -> str:
+        """The name of an array of integers of 32 bits, which is not `int` everywhere."""
+        return self._integers("int32_t", values, np.int32)
+
     def int8s(self, values: Any) -> str:
         """The name of an array of integers of 8 bits."""
         return self._integers("int8_t", values, np.int8)

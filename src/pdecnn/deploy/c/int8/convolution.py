@@ -62,7 +62,7 @@ class Convolution:
         C, (H, W), (Ho, Wo) = channels * g.groups, g.size_in, g.size_out
         layout = lay_out((H, W), (Ho, Wo), (ky, kx), g.stride, g.padding, g.dilation)
         w = c.int8s(pack(self.weights.w.reshape(out, channels, ky * kx), g.groups))
-        b, m = c.ints(self.weights.less(self.quants[0].zero)), c.ints(self.multiplier)
+        b, m = c.int32s(self.weights.less(self.quants[0].zero)), c.int32s(self.multiplier)
         copied = -(-(layout.plane * channels + SLACK) // 4) * 4 if layout.grids else 0
         apart = layout.rows * layout.pitch + SLACK
         grid = c.ints([v for grid in layout.grids for v in grid]) if layout.grids else "0"
@@ -135,12 +135,12 @@ class Linear:
         c, (out, n) = step.constants, self.weights.w.shape
         rows = size(step.main) // out
         x, w = step.read(step.arguments()["input"]), c.int8s(self.weights.w)
-        b = c.ints(self.weights.less(self.own.zero))
+        b = c.int32s(self.weights.less(self.own.zero))
         sizes = f"{rows}, {n}, {out}"
         if self.to is None:
             text = f"product_to_float(y, {x}, {w}, {b}, {c.floats(self._scale())}, {sizes});"
         else:
-            text = f"product8(y, {x}, {w}, {b}, {c.ints(self.multiplier)}, {sizes}, {self.shift}, {self.to.zero});"
+            text = f"product8(y, {x}, {w}, {b}, {c.int32s(self.multiplier)}, {sizes}, {self.shift}, {self.to.zero});"
         return Code(text, macs=rows * n * out)
 
     def values(self, x: Any) -> Any:

@@ -50,7 +50,11 @@ class Affine:
     def code(self, step: Step) -> Code:
         """One loop, or as many as broadcasting asks for."""
         x, c = step.read(leaves(step)[0]), step.constants
-        names = {x: shape(step.node), c.ints(self.factor): self.factor.shape, c.ints(self.offset): self.offset.shape}
+        names = {
+            x: shape(step.node),
+            c.int32s(self.factor): self.factor.shape,
+            c.int32s(self.offset): self.offset.shape,
+        }
         loops, (v, *others), y = layout_of(shape(step.node), names)
         factor, offset = others if len(others) == 2 else others * 2
         result = f"rescaled((int64_t)({v} - {self.own.zero}) * {factor} + {offset}, {self.shift}) + {self.to.zero}"

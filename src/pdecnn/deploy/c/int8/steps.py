@@ -146,8 +146,8 @@ class Fixed:
             *(q.zero for q in self.quants), *(f"{{{text}}}" for text in lists), *self.bounds, self.more, c.ints(taps),
         )  # fmt: skip
         h, x = step.read(a["h"]), step.read(a["x"])
-        arrays = [c.int16s(self.stencils.w), c.ints(self.stencils.bias)]
-        arrays += [c.ints(q) for q in (self.multiplier, self.scale, self.shift)]
+        arrays = [c.int16s(self.stencils.w), c.int32s(self.stencils.bias)]
+        arrays += [c.int32s(q) for q in (self.multiplier, self.scale, self.shift)]
         name = c.struct("global_shape16", fields)
         text = f"global_layer16(y, {h}, {x}, {', '.join(arrays)}, &{name}, K > 0 ? K : {s.K}, t);"
         form = tuple(self.layer.weight.shape)

@@ -37,16 +37,30 @@ static void read_plane16(fixed16 *q, const int8_t *h, const global_shape16 *s, i
         }
 }
 
-static void coefficients16(fixed16 *map, const fixed16 *in, const global_shape16 *s, const int16_t *w, int32_t bias,
-                           int32_t multiplier, int m)
+static void coefficients16(fixed16 *const *q, const global_shape16 *s, const int16_t *w, const int32_t *bias,
+                           const int32_t *multiplier)
 {
-    const int n = (s->H - 1) * s->pitch + s->W;
-    for (int i = 0; i < n; i++) {
-        int32_t sum = bias;
-        for (int t = 0; t < s->count; t++)
-            sum += w[t] * in[i + s->taps[t]];
-        map[i] = (fixed16)limit(rescaled((int64_t)sum * multiplier, s->coefficient_shift), s->coefficient_low[m],
-                                s->coefficient_high[m]);
+    const int n = (s->H - 1) * s->pitch + s->W, count = s->count;
+    const fixed16 *in = q[STATE] - s->radius * (s->pitch + 1);
+    for (int i = 0; i < n; i++, in++) {
+        int32_t sum[4] = {bias[0], bias[1], 0, 0};
+        if (s->maps == 4) {
+            int32_t a = bias[0], b = bias[1], c = bias[2], d = bias[3];
+            for (int t = 0; t < count; t++) {
+                const int32_t v = in[s->taps[t]];
+                a += w[t] * v, b += w[t + count] * v, c += w[t + 2 * count] * v, d += w[t + 3 * count] * v;
+            }
+            sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;
+        } else {
+            for (int t = 0; t < count; t++) {
+                const int32_t v = in[s->taps[t]];
+                sum[0] += w[t] * v, sum[1] += w[t + count] * v;
+            }
+            q[DOWN][i] = (fixed16)s->D[0], q[UP][i] = (fixed16)s->D[1];
+        }
+        for (int m = 0; m < s->maps; m++)
+            q[RIGHT + m][i] = (fixed16)limit(rescaled((int64_t)sum[m] * multiplier[m], s->coefficient_shift),
+                                             s->coefficient_low[m], s->coefficient_high[m]);
     }
 }
 
@@ -98,21 +112,14 @@ static void global_layer16(int8_t *y, const int8_t *h, const int8_t *x, const in
                            const int32_t *multiplier, const int32_t *scale, const int32_t *shift,
                            const global_shape16 *s, int K, void *scratch)
 {
-    const int pixels = s->H * s->W, n = (s->H - 1) * s->pitch + s->W;
+    const int pixels = s->H * s->W;
     fixed16 *q[PLANES];
     for (int i = 0; i < PLANES; i++)
         q[i] = (fixed16 *)scratch + i * s->size + s->radius * (s->pitch + 1);
     memset(scratch, 0, (size_t)(PLANES * s->size) * sizeof(fixed16));
     for (int c = 0; c < s->channels; c++, h += pixels, x += pixels, y += pixels) {
         read_plane16(q[STATE], h, s, s->zero_h, 0);
-        for (int m = 0; m < 4; m++) {
-            if (m < s->maps)
-                coefficients16(q[RIGHT + m], q[STATE] - s->radius * (s->pitch + 1), s, w + m * s->count, bias[m],
-                               multiplier[m], m);
-            else
-                for (int i = 0; i < n; i++)
-                    q[RIGHT + m][i] = (fixed16)s->D[m - 2];
-        }
+        coefficients16(q, s, w, bias, multiplier);
         w += s->maps * s->count;
         bias += s->maps;
         multiplier += s->maps;
