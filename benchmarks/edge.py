@@ -54,7 +54,11 @@ def cost(only: Only = "", data: Folder = None) -> None:
         model, x = load(name), calibration(name, data)
         for bits, written in files(model, x).items():
             footprint = written.footprint
-            row = {"sram": footprint.sram, "least_sram": footprint.least_sram, "weights": footprint.flash}
+            row: dict[str, Any] = {
+                "sram": footprint.sram,
+                "least_sram": footprint.least_sram,
+                "weights": footprint.flash,
+            }
             row |= {"macs": footprint.macs, **on_cores(written, x[:1])}
             if written.quantised is not None:
                 row["in_float"] = written.quantised.reasons
