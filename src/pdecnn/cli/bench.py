@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @app.command("bench")
 def command(
     models: Annotated[list[str], typer.Argument(help=f"The models, each {GRAMMAR}.")],
-    runtime: Annotated[str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c.")] = (
-        "eager,optimized"
-    ),
+    runtime: Annotated[
+        str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c, c-int8.")
+    ] = ("eager,optimized"),
     threads: Annotated[int, typer.Option(help="Threads inside an operator.")] = 1,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,64",
     input_size: InputSize = None,

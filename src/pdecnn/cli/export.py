@@ -45,7 +45,7 @@ def command(
     output: Annotated[Path | None, typer.Option(help="The file; NAME.onnx here by default.")] = None,
     format: Annotated[str, typer.Option(help="onnx, c (one C99 file), pte (ExecuTorch), pt2 (AOTInductor).")] = "onnx",
     ops: Annotated[str, typer.Option(help="portable: runs anywhere; fused: Global layers as one node.")] = "portable",
-    int8: Annotated[bool, typer.Option("--int8", help="8-bit convolutions, calibrated on training images.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="8 bits (onnx, c), calibrated on training images.")] = False,
     input_size: InputSize = None,
     num_classes: NumClasses = None,
     weights: Weights = None,
@@ -115,7 +115,7 @@ def command(
     agreement = report.agreement
     assert agreement is not None
     kind = "C99" if report.format == "c" else f"{report.format}, {report.ops} ops"
-    bits = f", 8-bit convolutions calibrated on {CALIBRATION} images of {data}" if report.int8 else ""
+    bits = f", 8 bits calibrated on {CALIBRATION} images of {data}" if report.int8 else ""
     typer.echo(f"{report.path}: {report.bytes / 1024:.0f} kB, {kind}{bits}.")
     if report.format == "c":
         typer.echo(f"Its functions are declared in {Path(report.beside[0]).name}; it needs no library.")
@@ -130,6 +130,9 @@ def command(
         typer.echo(f"{ode_steps} steps of rk4 against the adaptive solver: {_against(adaptive, net, images)}.")
     if not found.weights and found.description["builder"] != "custom":
         typer.echo(f"The weights of {model} are random: give --weights, a folder, or a model with a tag.")
+    if report.footprint and report.int8:
+        left = ", ".join(layer.name for layer in report.footprint.layers if layer.arithmetic == "float")
+        typer.echo(f"In float: {left or 'nothing but the input and the output'}.")
     if report.footprint:
         Console().print(report.footprint.shown())
     if rows:
@@ -199,7 +202,7 @@ def timings(
     runtimes = ("eager", "optimized", "onnx") if report.int8 else ("eager", "optimized")
     file = {label: (report.ops, Path(report.path))}
     if report.format == "c":
-        runtimes, file = (*runtimes, "c"), {}
+        runtimes, file = ("eager", "optimized", "c", *(["c-int8"] if report.int8 else [])), {}
     settings: dict[str, Any] = {"batches": sizes, "max_seconds": 5.0, "progress": progress}
     rows = bench({name: (net, images)}, runtimes=runtimes, files=file, **settings)
     if teacher:

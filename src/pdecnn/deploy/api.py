@@ -108,7 +108,8 @@ def export(
             device, `"pte"` for ExecuTorch, `"pt2"` for AOTInductor.
         ops: `"portable"` runs anywhere; `"fused"` (ONNX alone) makes each Global layer one node, whose library is put
             beside the file, with a loader; `pdecnn.deploy.session_options()` knows it too.
-        int8: Batches of training inputs to calibrate 8-bit convolutions with (ONNX alone); None for float.
+        int8: Batches of training inputs to calibrate 8 bits with (ONNX and C); None for float. In ONNX convolutions and
+            fully connected layers are in 8 bits, in C all that has a form in integers; `footprint` says what has not.
         opset: Version of the ONNX operators; one that cannot be written is refused.
         check: Whether to compare, or the inputs to compare on; the example inputs by default. 8-bit files are compared
             too, but differ by design: read their agreement in the report.
@@ -143,12 +144,12 @@ def export(
         temporary = _temporary_beside(target)
     try:
         texts: list[Written] = []
-        writers = partial(_writers, format, ops, opset, batches, dynamic, c_name(target), texts.append)
-        write, load = writers()
-        whole = writers(to_open_onnx)[0] if open_steps else write
         served = open_range(model) if open_steps else (None,)
         agreement = None
         with showing(progress) as report:
+            writers = partial(_writers, format, ops, opset, batches, dynamic, c_name(target), texts.append, report)
+            write, load = writers()
+            whole = writers(to_open_onnx)[0] if open_steps else write
             done = begin(report, f"writing {target.name}", 1)
             with saving(target):
                 whole(model, inputs, temporary, names=names, metadata=metadata_of(own, inputs, metadata))
@@ -199,6 +200,7 @@ def _writers(
     dynamic: str,
     name: str,
     written: Callable[[Written], object],
+    progress: ProgressCallback | None,
     make: Callable[..., Any] | None = None,
 ) -> tuple[Write, Load]:
     if format == "c":
@@ -206,7 +208,7 @@ def _writers(
         from pdecnn.deploy.c.write import write as write_c
 
         def save(model: nn.Module, inputs: Sequence[Tensor], path: Path, *, metadata: Any = None, **_: Any) -> None:
-            texts = write_c(model, inputs, name, metadata)
+            texts = write_c(model, inputs, name, metadata, int8=batches, progress=progress)
             written(texts)
             path.write_text(texts.source)
 
@@ -347,8 +349,8 @@ def _check_options(
         raise ValueError(f"export: ops must be one of {', '.join(map(repr, OPS))}, got {ops!r}.")
     if dynamic not in DYNAMIC:
         raise ValueError(f"export: dynamic must be one of {', '.join(map(repr, DYNAMIC))}, got {dynamic!r}.")
-    given = {"ops='fused'": ops == "fused", "int8": int8, "names": names, "metadata": metadata and format != "c"}
-    given["dynamic"] = dynamic != "batch"
+    given = {"ops='fused'": ops == "fused", "names": names, "dynamic": dynamic != "batch"}
+    given |= {"int8": int8 and format != "c", "metadata": metadata and format != "c"}
     for what in (what for what, is_given in given.items() if is_given and format != "onnx"):
         raise ValueError(f"export: {what} is for format='onnx', got format={format!r}.")
     if ops == "fused" and int8:

@@ -16,7 +16,7 @@ from pdecnn.deploy.check import onnx_runner
 from pdecnn.deploy.onnx import to_onnx
 from pdecnn.shared.progress import ProgressCallback, begin, showing
 
-RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8", "c")
+RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8", "c", "c-int8")
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,12 @@ def make_runner(
             return optimize_for_inference(model, x[:1]), weights
         case "compile":
             return torch.compile(model, dynamic=True), weights
-        case "c":
+        case "c" | "c-int8":
             from pdecnn.deploy.c.build import runner
             from pdecnn.deploy.c.write import write
 
-            written = write(model, (x,), "net")
+            # how long it takes does not depend on the scales
+            written = write(model, (x,), "net", int8=[(x[:8],)] if runtime == "c-int8" else None)
             run = runner(written.source)
             return lambda inputs: run([inputs]), written.footprint.flash
     ops = "fused" if runtime == "onnx-fused" else "portable"

@@ -1,4 +1,4 @@
-"""The C file on Arm Cortex-M, in QEMU: outputs have the bits of the host's. Runs on machines with both tools."""
+"""The C file on Arm Cortex-M and RISC-V, in QEMU: outputs have the bits of the host's. Runs where the tools are."""
 
 import shutil
 import subprocess
@@ -7,26 +7,34 @@ import pytest
 import timm
 import torch
 
-from pdecnn.deploy.c.boards import BOARDS, GCC, installed, run_on
+from pdecnn.deploy.c.boards import BOARDS, GCC, run_on
 from pdecnn.deploy.c.build import runner
 from pdecnn.deploy.c.write import write
 
+HERE = sorted(cpu for cpu, board in BOARDS.items() if board.installed())
 
-@pytest.mark.parametrize("cpu", sorted(BOARDS) if installed() else [])
-def test_outputs_have_the_bits_of_the_host(cpu):
+
+@pytest.fixture(scope="module")
+def written():
     model = timm.create_model("mnist_toy_global").eval()
-    x = torch.randn(1, 1, 28, 28)
-    written = write(model, (x,), "net")
-    found = run_on(cpu, written, x)
-    assert torch.equal(found.out, runner(written.source)([x])[0][0])
+    x = torch.randn(4, 1, 28, 28)
+    return x[:1], {"float": write(model, (x,), "net"), "int8": write(model, (x,), "net", int8=[(x,)])}
+
+
+@pytest.mark.parametrize("kind", ["float", "int8"])
+@pytest.mark.parametrize("cpu", HERE)
+def test_outputs_have_the_bits_of_the_host(cpu, kind, written):
+    x, texts = written
+    found = run_on(cpu, texts[kind], x)
+    assert torch.equal(found.out, runner(texts[kind].source)([x])[0][0])
     assert 1e5 < found.instructions < 5e7
     assert found.code < 20_000
-    assert found.constants == pytest.approx(written.footprint.flash, rel=0.3)
+    assert found.constants == pytest.approx(texts[kind].footprint.flash, rel=0.3, abs=600)
 
 
+@pytest.mark.parametrize("kind", ["float", "int8"])
 @pytest.mark.parametrize("cpu", ["cortex-m0plus", "cortex-m33"] if shutil.which(GCC) else [])
-def test_compiles_for_smaller_and_newer_cores(cpu, tmp_path):
-    net = timm.create_model("cifar_resnet_tiny_global").eval()
-    (tmp_path / "net.c").write_text(write(net, (torch.randn(1, 3, 32, 32),), "net").source)
+def test_compiles_for_smaller_and_newer_cores(cpu, kind, written, tmp_path):
+    (tmp_path / "net.c").write_text(written[1][kind].source)
     strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wconversion"]
     subprocess.run([GCC, *strict, f"-mcpu={cpu}", "-mthumb", "-Os", "-c", "net.c"], cwd=tmp_path, check=True)

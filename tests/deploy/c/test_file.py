@@ -21,7 +21,10 @@ from pdecnn.layers import GlobalLayer
 
 NAMES = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("pdecnn.")]
 QUICK = ["cifar_resnet_tiny_global", "mnist_toy_global", "lowcost_explicit_tiny", "cifar_hyperbolic_eq3"]
-ADAPTIVE = {"mnist_odenet": {"gradient": "anode", "method": "rk4", "steps": 4}}
+# an equilibrium stops when it is near enough; a file, as any exported net, makes all its evaluations
+ADAPTIVE = {"mnist_odenet": {"gradient": "anode", "method": "rk4", "steps": 4}} | {
+    name: {"tol": 1e-12} for name in NAMES if "mdeq" in name
+}
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wconversion")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 
@@ -154,38 +157,6 @@ def test_two_threads_with_an_arena_each(tiny):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not wrong
-
-
-MAIN = """
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include "net.h"
-int main(int argc, char **argv) {
-    uint32_t state = 1;
-    const int runs = argc > 1 ? atoi(argv[1]) : 1;
-    for (int r = 0; r < runs; r++) {
-        float *arena = malloc(NET_ARENA_BYTES), *in = malloc(NET_INPUTS * sizeof *in);
-        float *out = malloc(NET_OUTPUTS * sizeof *out);
-        for (int i = 0; i < NET_INPUTS; i++) {
-            state = state * 1664525u + 1013904223u;
-            union { uint32_t u; float f; } v = {state};          /* any bits: subnormal, infinite, not a number */
-            in[i] = r % 2 ? v.f : (float)(state >> 8) / 8388608.0f - 1.0f;
-        }
-        if (net_run(arena, in, out) || net_run_k(arena, in, out, 1 + r % 3)) return 1;
-        free(arena), free(in), free(out);
-    }
-    return 0;
-}
-"""
-
-
-def test_sanitizers_find_nothing_on_any_input(tiny, tmp_path):
-    for name, text in (("net.c", tiny[2].source), ("net.h", tiny[2].header), ("main.c", MAIN)):
-        (tmp_path / name).write_text(text)
-    call = ["cc", "-std=c99", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run([*call, "main.c", "net.c", "-o", "main"], cwd=tmp_path, check=True)
-    subprocess.run(["./main", "40"], cwd=tmp_path, check=True)
 
 
 class Unwritable(nn.Module):

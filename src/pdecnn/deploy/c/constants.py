@@ -46,8 +46,19 @@ class Constants:
 
     def ints(self, values: Sequence[int]) -> str:
         """The name of an array of ints."""
-        flat = np.asarray(values, dtype=np.int32)
-        return self._add("int", "n", flat, lambda: [str(v) for v in flat.tolist()])
+        return self._integers("int", values, np.int32)
+
+    def int32s(self, values: Any) -> str:
+        """The name of an array of integers of 32 bits, which is not `int` everywhere."""
+        return self._integers("int32_t", values, np.int32)
+
+    def int8s(self, values: Any) -> str:
+        """The name of an array of integers of 8 bits."""
+        return self._integers("int8_t", values, np.int8)
+
+    def int16s(self, values: Any) -> str:
+        """The name of an array of integers of 16 bits."""
+        return self._integers("int16_t", values, np.int16)
 
     def struct(self, kind: str, fields: Sequence[object]) -> str:
         """The name of a struct; its fields are C text."""
@@ -57,6 +68,12 @@ class Constants:
             self._names[key] = f"s{len(self._names)}"
             self.definitions.append(f"static const {kind} {self._names[key]} = {{{text}}};")
         return self._names[key]
+
+    def _integers(self, kind: str, values: Any, dtype: Any) -> str:
+        given = np.asarray(values).reshape(-1)
+        flat = given.astype(dtype)
+        assert np.array_equal(flat, given), f"numbers that do not fit in {kind}"
+        return self._add(kind, "n", flat, lambda: [str(v) for v in flat.tolist()])
 
     def _add(self, kind: str, letter: str, flat: Any, items: Callable[[], list[str]]) -> str:
         key = (kind, flat.tobytes())

@@ -154,7 +154,7 @@ def convolution(step: Step) -> Code:
     lines.append(f"convolve({y}, {x}, {residual}, {w}, {b}, &{name}, {low}, {high}, {t});")
     if samples > 1:
         lines = [f"for (int i = 0; i < {samples}; i++) {{", *(f"    {line}" for line in lines), "}"]
-    over = [] if step.residual is None else [step.number_of(step.residual)]
+    over = [] if step.residual in (None, a["input"]) else [step.number_of(step.residual)]  # type: ignore[arg-type]
     if g.groups == C == out and layout.grids and layout.rows == Ho and (Ho, Wo) == g.size_in:
         over.append(step.number_of(a["input"]))  # a plane is copied whole before it is written
     macs = size(step.main) * channels * ky * kx // (g.spread[0] * g.spread[1])

@@ -23,9 +23,20 @@ class Group:
     bounds: tuple[float, float] = (-math.inf, math.inf)
     inside: set[fx.Node] = field(default_factory=set)
 
+    def members(self) -> list[fx.Node]:
+        """All nodes of the group."""
+        found, node = [self.main, *self.inside], self.main
+        while node is not self.last:
+            node = next(iter(node.users))
+            found.append(node)
+        return found
 
-def group(graph: fx.Graph) -> dict[fx.Node, Group]:
-    """Groups by their last node; nodes that are in no group are steps of their own."""
+
+def group(graph: fx.Graph, *, of_one: bool = False) -> dict[fx.Node, Group]:
+    """Groups by their last node; nodes that are in no group are steps of their own.
+
+    With `of_one`, as integers ask for, a chain is a function of one value, or one operator and its bounds.
+    """
     claimed: set[fx.Node] = set()
     found = {}
     calls = [node for node in graph.nodes if node.op == "call_function"]
@@ -38,9 +49,26 @@ def group(graph: fx.Graph) -> dict[fx.Node, Group]:
         if node.target in EXPRESSIONS and node not in claimed:
             inside: set[fx.Node] = set()
             _absorb(node, node, inside, claimed)
-            found[node] = Group(node, node, inside=inside)
-            claimed |= inside
+            made = Group(node, node, inside=inside)
+            if of_one and len(_leaves(node, inside)) > 1:
+                made = _bounded(node, claimed)
+            found[node] = made
+            claimed |= {*made.members()}
     return found
+
+
+def _leaves(node: fx.Node, inside: set[fx.Node]) -> set[fx.Node]:
+    """The computed values that a chain reads."""
+    return {n for q in (node, *inside) for n in q.all_input_nodes if n.op != "get_attr" and n not in inside}
+
+
+def _bounded(node: fx.Node, claimed: set[fx.Node]) -> Group:
+    """A node by itself, or as the bounds of the only node that it reads."""
+    bounds, main = _bounds(node), node.all_input_nodes[0]
+    single = len(main.users) == 1 and main.op == "call_function" and main.target in EXPRESSIONS
+    if bounds is None or not single or main in claimed or shape(main) != shape(node):
+        return Group(node, node)
+    return Group(main, node, bounds=bounds)
 
 
 def _with_tail(conv: fx.Node, claimed: set[fx.Node], order: dict[fx.Node, int]) -> Group:

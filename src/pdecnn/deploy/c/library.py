@@ -11,18 +11,30 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "parts"
 # outermost first; a part stands after all that it may need
-FILES = ("lanes.c", "scalar.c", "convolution.c", "product.c", "pooling.c", "reductions.c", "steps.c")
+FILES = (
+    "lanes.c",
+    "scalar.c",
+    "convolution.c",
+    "product.c",
+    "pooling.c",
+    "reductions.c",
+    "steps.c",
+    "int8.c",
+    "int8_convolution.c",
+    "int8_steps.c",
+)
 _DEFINED = re.compile(
     r"^static [^(=;]*?(\w+)\(|^#define (\w+)|^\} (\w+);|^enum \{(.*)\};"
     r"|^typedef (?!struct)[^{]*?(\w+)(?: __attribute__.*)?;",
     re.MULTILINE,
 )
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of C, the names that it defines and all words in it."""
+    """A piece of C, the names that it defines and all words in it but those of comments."""
 
     text: str
     names: frozenset[str]
@@ -36,7 +48,7 @@ def parts() -> tuple[Part, ...]:
     for file in FILES:
         for text in (FOLDER / file).read_text().strip().split("\n\n"):
             names = {word for match in _DEFINED.findall(text) for word in _WORD.findall(" ".join(match))}
-            found.append(Part(text, frozenset(names), frozenset(_WORD.findall(text))))
+            found.append(Part(text, frozenset(names), frozenset(_WORD.findall(_COMMENT.sub("", text)))))
     return tuple(found)
 
 
@@ -48,7 +60,7 @@ def needed(code: Iterable[str]) -> list[str]:
         ['static inline float from_bits', '/* e^x by 2^n times a polynomial on |r| <= ln 2 / 2; 0 where it would be
           subnormal. */\\nstatic inline float exponential', 'static inline float sigmoid']
     """
-    words = {word for text in code for word in _WORD.findall(text)}
+    words = {word for text in code for word in _WORD.findall(_COMMENT.sub("", text))}
     chosen = []
     for part in reversed(parts()):
         if part.names & words:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from pdecnn.deploy.c.constants import number
-from pdecnn.deploy.c.registry import EMITTERS, Code, Step, emits, shape, size
+from pdecnn.deploy.c.registry import EMITTERS, Code, Step, emits, literal, shape, size
 
 _ATEN = torch.ops.aten
 VIEWS = {
@@ -18,6 +18,14 @@ VIEWS = {
     _ATEN.as_strided.default, _ATEN.unfold.default, _ATEN.diagonal.default,
 }  # fmt: skip
 COPIES = {_ATEN.clone.default, _ATEN._to_copy.default, _ATEN.lift_fresh_copy.default}
+# that choose elements of the first argument
+CHOICES = {
+    _ATEN.index.Tensor, _ATEN.index_select.default, _ATEN.roll.default, _ATEN.repeat.default,
+    _ATEN.pixel_shuffle.default, _ATEN.pixel_unshuffle.default,
+    _ATEN.replication_pad2d.default, _ATEN.reflection_pad2d.default,
+    _ATEN.upsample_nearest2d.vec, _ATEN.channel_shuffle.default, _ATEN.gather.default, _ATEN._unsafe_index.Tensor,
+    _ATEN.im2col.default, _ATEN.replication_pad1d.default, _ATEN.reflection_pad1d.default,
+}  # fmt: skip
 PARTS = {_ATEN.split_with_sizes.default, _ATEN.split.Tensor, _ATEN.unbind.int, _ATEN.chunk.default}
 
 
@@ -63,7 +71,7 @@ def copy_loops(
           for k, first in ((1, start_out), (2, start))]  # fmt: skip
     indent = "    " * len(merged)
     if run:
-        lines.append(f"{indent}memcpy({to} + {at[0]}, {source} + {at[1]}, {run} * sizeof(float));")
+        lines.append(f"{indent}memcpy({to} + {at[0]}, {source} + {at[1]}, {run} * sizeof *y);")
     else:
         lines.append(f"{indent}{to}[{at[0]}] = {source}[{at[1]}];")
     return "\n".join(lines)
@@ -122,7 +130,7 @@ def pad(step: Step) -> Code:
     kept = [n + min(0, b) + min(0, e) for n, b, e in zip(own, before, after, strict=True)]
     start_out = sum(max(0, b) * r for b, r in zip(before, _rows(out), strict=True))
     start = sum(max(0, -b) * r for b, r in zip(before, _rows(own), strict=True))
-    fill = f"for (int i = 0; i < {size(step.node)}; i++)\n    y[i] = {number(float(a['value']))};"
+    fill = f"for (int i = 0; i < {size(step.node)}; i++)\n    y[i] = {literal(step.node, float(a['value']))};"
     loops = copy_loops("y", _rows(out), step.read(x), kept, _rows(own), start_out=start_out, start=start)
     return Code(f"{fill}\n{loops}")
 
@@ -153,13 +161,7 @@ def _gather(step: Step, x: fx.Node, places: Tensor) -> Code:
     return Code(f"for (int i = 0; i < {places.numel()}; i++)\n    y[i] = {name}[{table}[i]];")
 
 
-@emits(
-    _ATEN.index.Tensor, _ATEN.index_select.default, _ATEN.roll.default, _ATEN.repeat.default,
-    _ATEN.pixel_shuffle.default, _ATEN.pixel_unshuffle.default,
-    _ATEN.replication_pad2d.default, _ATEN.reflection_pad2d.default,
-    _ATEN.upsample_nearest2d.vec, _ATEN.channel_shuffle.default, _ATEN.gather.default, _ATEN._unsafe_index.Tensor,
-    _ATEN.im2col.default, _ATEN.replication_pad1d.default, _ATEN.reflection_pad1d.default,
-)  # fmt: skip
+@emits(*CHOICES)
 def index(step: Step) -> Code:
     """Any operator that only chooses elements: it is asked where each one comes from."""
     x = step.main.args[0]
@@ -184,7 +186,7 @@ def slice_scatter(step: Step) -> Code:
     a = step.arguments()
     base, source, sizes = a["self"], a["src"], shape(a["self"])
     seen = _ATEN.slice.Tensor(torch.empty(sizes), a["dim"], a["start"], a["end"], a["step"])
-    whole = f"memcpy(y, {step.read(base)}, {size(base)} * sizeof(float));"
+    whole = f"memcpy(y, {step.read(base)}, {size(base)} * sizeof *y);"
     rows = _rows(shape(source))
     loops = copy_loops(
         "y", seen.stride(), step.read(source), shape(source), rows, start_out=seen.storage_offset(), start=0
@@ -205,4 +207,4 @@ def copy(step: Step) -> Code:
 def clone(step: Step) -> Code:
     """A copy of a weight."""
     source: Any = step.main.args[0]
-    return Code(f"memcpy(y, {step.read(source)}, {size(source)} * sizeof(float));")
+    return Code(f"memcpy(y, {step.read(source)}, {size(source)} * sizeof *y);")

@@ -1,7 +1,7 @@
 """Operators that work element by element: each is an expression, and chains of them become one loop."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -85,23 +85,14 @@ EXPRESSIONS: dict[Any, Expression] = {
 def pointwise(step: Step) -> Code:
     """One loop over the output, or as many as broadcasting asks for."""
     leaves: dict[str, fx.Node] = {}
-    text = _expression(step, step.main, leaves)
-    out = shape(step.node)
-    strides = {name: _broadcast(shape(node), out) for name, node in leaves.items()}
-    sizes, steps = _collapsed(out, strides)
-    lines, index = [], dict.fromkeys(leaves, "")
-    for d, n in enumerate(sizes):
-        lines.append(f"{'    ' * d}for (int i{d} = 0; i{d} < {n}; i{d}++)")
-    place = _place([math.prod(sizes[d + 1 :]) for d in range(len(sizes))])
-    for name in leaves:
-        index[name] = f"{name}[{_place(steps[name])}]"
-    for name, read in index.items():
+    text = _clamp(_expression(step, step.main, leaves), *(number(q) if math.isfinite(q) else None for q in step.bounds))
+    loops, reads, y = layout_of(shape(step.node), {name: shape(node) for name, node in leaves.items()})
+    for name, read in zip(leaves, reads, strict=True):
         text = text.replace(f"<{name}>", read)
-    lines.append(f"{'    ' * len(sizes)}y[{place}] = {text};")
     over = tuple(
         step.number_of(node) for node in leaves.values() if step.number_of(node) >= 0 and size(node) == size(step.node)
     )
-    return Code("\n".join(lines), over=over)
+    return Code(f"{loops}{y} = {text};", over=over)
 
 
 EMITTERS.update(dict.fromkeys(EXPRESSIONS, pointwise))
@@ -133,6 +124,16 @@ def _operand(step: Step, node: fx.Node, leaves: dict[str, fx.Node]) -> str:
     name = step.read(node)
     leaves[name] = node
     return f"<{name}>"
+
+
+def layout_of(out: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, list[str], str]:
+    """Loops over an output of shape `out`, the element of each array that is read there, and that of y."""
+    strides = {name: _broadcast(own, out) for name, own in shapes.items()}
+    sizes, steps = _collapsed(out, strides)
+    lines = [f"{'    ' * d}for (int i{d} = 0; i{d} < {n}; i{d}++)" for d, n in enumerate(sizes)]
+    place = _place([math.prod(sizes[d + 1 :]) for d in range(len(sizes))])
+    loops = "\n".join([*lines, "    " * len(sizes)])
+    return loops, [f"{name}[{_place(steps[name])}]" for name in shapes], f"y[{place}]"
 
 
 def _broadcast(own: tuple[int, ...], out: tuple[int, ...]) -> list[int]:

@@ -16,18 +16,25 @@ def _two(values: Sequence[int] | int, missing: Sequence[int] | None = None) -> l
     return given * 2 if len(given) == 1 else given
 
 
-def _maps(step: Step, x: Any) -> tuple[int, int, int]:
+def maps(x: Any) -> tuple[int, int, int]:
+    """The number of maps of a node's value, and their height and width."""
     *others, H, W = shape(x)
     return int(torch.Size(others).numel()), H, W
+
+
+def windows(step: Step, x: Any) -> tuple[int, ...]:
+    """What the C asks of pooling: maps, sizes of input and output, of windows, steps and padding."""
+    a = step.arguments()
+    C, H, W = maps(x)
+    ky, kx = _two(a["kernel_size"])
+    return (C, H, W, *shape(step.node)[-2:], ky, kx, *_two(a["stride"], (ky, kx)), *_two(a["padding"]))
 
 
 @emits(_ATEN.max_pool2d_with_indices.default, _ATEN.max_pool2d.default)
 def max_pool(step: Step) -> Code:
     """The largest of each window; what lies beyond the border does not count."""
     a = step.arguments()
-    C, H, W = _maps(step, a["self"])
-    ky, kx = _two(a["kernel_size"])
-    sizes = (C, H, W, *shape(step.node)[-2:], ky, kx, *_two(a["stride"], (ky, kx)), *_two(a["padding"]))
+    sizes = windows(step, a["self"])
     return Code(f"max_pool(y, {step.read(a['self'])}, {', '.join(map(str, (*sizes, *_two(a['dilation']))))});")
 
 
@@ -35,11 +42,7 @@ def max_pool(step: Step) -> Code:
 def avg_pool(step: Step) -> Code:
     """The mean of each window, with or without the padding in the count."""
     a = step.arguments()
-    C, H, W = _maps(step, a["self"])
-    ky, kx = _two(a["kernel_size"])
-    divisor = a["divisor_override"] or 0
-    sizes = (C, H, W, *shape(step.node)[-2:], ky, kx, *_two(a["stride"], (ky, kx)), *_two(a["padding"]))
-    options = (int(a["count_include_pad"]), divisor)
+    sizes, options = windows(step, a["self"]), (int(a["count_include_pad"]), a["divisor_override"] or 0)
     return Code(f"avg_pool(y, {step.read(a['self'])}, {', '.join(map(str, (*sizes, *options)))});")
 
 
@@ -47,7 +50,7 @@ def avg_pool(step: Step) -> Code:
 def adaptive_avg_pool(step: Step) -> Code:
     """The means of windows that share the map among them."""
     x = step.main.args[0]
-    C, H, W = _maps(step, x)
+    C, H, W = maps(x)
     sizes = (C, H, W, *shape(step.node)[-2:])
     return Code(f"share_pool(y, {step.read(x)}, {', '.join(map(str, sizes))});")  # type: ignore[arg-type]
 
@@ -56,7 +59,7 @@ def adaptive_avg_pool(step: Step) -> Code:
 def adaptive_max_pool(step: Step) -> Code:
     """The largest of windows that share the map among them equally."""
     x: Any = step.main.args[0]
-    C, H, W = _maps(step, x)
+    C, H, W = maps(x)
     Ho, Wo = shape(step.node)[-2:]
     if H % Ho or W % Wo:
         raise NotImplementedError("adaptive_max_pool2d with windows of different sizes")

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx
 
-from pdecnn.deploy.c.constants import Constants
+from pdecnn.deploy.c.constants import Constants, number
+from pdecnn.deploy.c.fixed import Quant
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,23 @@ def size(node: fx.Node) -> int:
     return math.prod(shape(node))
 
 
+def quant(node: fx.Node) -> Quant | None:
+    """How a node's value is kept in 8 bits; None if it is in float."""
+    found = node.meta.get("quant")
+    return found if isinstance(found, Quant) else None
+
+
+def kind(node: fx.Node) -> str:
+    """The C type of a node's elements."""
+    return "float" if quant(node) is None else "int8_t"
+
+
+def literal(node: fx.Node, value: float) -> str:
+    """A number as an element of a node's value."""
+    small = quant(node)
+    return number(value) if small is None else str(int(small.of(value)))
+
+
 Emitter = Callable[[Step], Code]
 EMITTERS: dict[Any, Emitter] = {}
 
@@ -108,5 +126,33 @@ def emits(*ops: torch._ops.OpOverload) -> Callable[[Emitter], Emitter]:
     def add(emitter: Emitter) -> Emitter:
         EMITTERS.update(dict.fromkeys(ops, emitter))
         return emitter
+
+    return add
+
+
+class Integer(Protocol):
+    """An operator in integers: its C, and what that computes, in Python."""
+
+    @property
+    def arithmetic(self) -> str:
+        """What the report says of it."""
+
+    def code(self, step: Step) -> Code:
+        """C that reads int8 and writes int8."""
+
+    def values(self, *inputs: Any) -> Any:
+        """The same on arrays of int64, bit by bit; they come in the order in which `code` reads them."""
+
+
+Builder = Callable[[Step], Integer]
+INTEGERS: dict[Any, Builder] = {}
+
+
+def in_integers(*ops: Any) -> Callable[[Builder], Builder]:
+    """Registers a function that makes the integer form of a step; it raises NotImplementedError where there is none."""
+
+    def add(builder: Builder) -> Builder:
+        INTEGERS.update(dict.fromkeys(ops, builder))
+        return builder
 
     return add

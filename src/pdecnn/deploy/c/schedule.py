@@ -15,8 +15,10 @@ from pdecnn.deploy.c.arena import Buffer, lower_bound, plan
 from pdecnn.deploy.c.constants import Constants
 from pdecnn.deploy.c.footprint import Footprint, Layer
 from pdecnn.deploy.c.groups import group
+from pdecnn.deploy.c.int8.ends import to_float, to_int8
+from pdecnn.deploy.c.int8.quantise import Quantised
 from pdecnn.deploy.c.movement import COPIES, PARTS, VIEWS, is_contiguous, part_of, strided
-from pdecnn.deploy.c.registry import EMITTERS, Code, Step, shape, size
+from pdecnn.deploy.c.registry import EMITTERS, Code, Step, kind, quant, shape, size
 from pdecnn.deploy.check import CannotExportError
 
 _ATEN = torch.ops.aten
@@ -48,6 +50,7 @@ class Schedule:
         inputs: Shapes of the inputs, which follow one another in `in`.
         outputs: Shapes of the outputs, which follow one another in `out`.
         footprint: What it costs.
+        steps: What is computed, in its order.
     """
 
     blocks: list[str]
@@ -56,10 +59,16 @@ class Schedule:
     inputs: list[tuple[int, ...]]
     outputs: list[tuple[int, ...]]
     footprint: Footprint
+    steps: tuple[Step, ...] = ()
 
 
-def schedule(module: fx.GraphModule) -> Schedule:
-    """The steps of a graph from `program`; a CannotExportError that names all operators that cannot be written."""
+def schedule(module: fx.GraphModule, quantised: Quantised | None = None) -> Schedule:
+    """The steps of a graph from `program`; a CannotExportError that names all operators that cannot be written.
+
+    Args:
+        module: The graph.
+        quantised: What `quantise` decided, if the graph is to be computed in 8 bits.
+    """
     nodes = list(module.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     outputs: list[fx.Node] = [n for n in tree_leaves(nodes[-1].args) if isinstance(n, fx.Node)]
@@ -67,8 +76,9 @@ def schedule(module: fx.GraphModule) -> Schedule:
     constants = Constants()
     places: dict[fx.Node, Place] = {}
     made: list[tuple[Step, Code, int]] = []
-    groups = group(module.graph)
-    merged = {n for g in groups.values() for n in (*g.inside, g.main, *_between(g.main, g.last))} - set(groups)
+    groups = group(module.graph) if quantised is None else quantised.groups
+    forms = {} if quantised is None else quantised.forms
+    merged = {n for g in groups.values() for n in g.members()} - set(groups)
     problems = []
     for node in nodes:
         if node.op != "call_function" or node in merged or _is_tuple(node):
@@ -83,23 +93,16 @@ def schedule(module: fx.GraphModule) -> Schedule:
             step = Step(node, g.main, module, constants, g.residual, g.bounds, frozenset(g.inside))
         before = constants.bytes
         try:
-            code = _emitter(step)(step)
+            emitter = _emitter(step)
+            code = forms[node].code(step) if node in forms else emitter(step)
         except NotImplementedError as error:
             problems.append(f"{error} (in {node.name})")
             continue
         made.append((step, code, constants.bytes - before))
     _raise_if(problems)
     copied = _copies_to_outputs(outputs, places, module, constants, made)
-    return _with_memory(made, places, inputs, copied, list(map(shape, outputs)), constants)
-
-
-def _between(main: fx.Node, last: fx.Node) -> list[fx.Node]:
-    """The nodes on the way from a convolution to the activation that was merged into it."""
-    found, node = [], main
-    while node is not last:
-        node = next(iter(node.users))
-        found.append(node)
-    return found[:-1]
+    arithmetic = {node: form.arithmetic for node, form in forms.items()}
+    return _with_memory(made, places, inputs, copied, list(map(shape, outputs)), constants, arithmetic)
 
 
 def _is_tuple(node: fx.Node) -> bool:
@@ -112,12 +115,18 @@ def _emitter(step: Step) -> Callable[[Step], Code]:
         if whole.target in PARTS:
             return part_of
         step.main = whole
-    return EMITTERS[step.main.target]
+    return EMITTERS.get(step.main.target, part_of)
+
+
+def refuse_all(module: fx.GraphModule) -> None:
+    """`refuse` for a whole graph, before anything is computed with it."""
+    nodes = list(module.graph.nodes)
+    refuse([n for n in nodes if n.op == "call_function"], [n for n in nodes if n.op == "placeholder"])
 
 
 def refuse(calls: list[fx.Node], inputs: list[fx.Node]) -> None:
     """A CannotExportError that lists every operator and type that cannot be written."""
-    known = {*EMITTERS, *VIEWS, *COPIES, *PARTS, operator.getitem}
+    known = {*EMITTERS, *VIEWS, *COPIES, *PARTS, operator.getitem, to_float, to_int8}
     missing = sorted({str(node.target) for node in calls if node.target not in known})
     problems = [f"the operators {', '.join(missing)}"] if missing else []
     parts: list[Any] = [node.args for node in calls if node.target is operator.getitem]
@@ -185,7 +194,7 @@ def _copies_to_outputs(
             copy = module.graph.call_function(torch.ops.aten.clone.default, (node,))
         copy.meta["val"] = node.meta["val"]
         step = Step(copy, copy, module, constants)
-        made.append((step, Code(f"memcpy(y, {step.read(node)}, {size(node)} * sizeof(float));"), 0))
+        made.append((step, Code(f"memcpy(y, {step.read(node)}, {size(node)} * sizeof *y);"), 0))
         found.append(copy)
     return found
 
@@ -197,6 +206,7 @@ def _with_memory(
     outputs: list[fx.Node],
     output_shapes: list[tuple[int, ...]],
     constants: Constants,
+    arithmetic: dict[fx.Node, str],
 ) -> Schedule:
     last_use: dict[fx.Node, int] = {}
     for i, (step, _, _) in enumerate(made):
@@ -219,14 +229,15 @@ def _with_memory(
             if (
                 root in held
                 and last_use[root] == i
-                and buffers[held[root]][0] == size(step.node)
+                and size(root) == size(step.node)
+                and kind(root) == kind(step.node)
                 and _alone(step, k, places)
             ):
                 held[step.node], shared[i] = held[root], k
                 break
         else:
             held[step.node] = len(buffers)
-            buffers.append([size(step.node), i, i])
+            buffers.append([_floats(step.node), i, i])
         buffers[held[step.node]][2] = max(i, last_use.get(step.node, i))
     items = [Buffer(*b) for b in buffers]
     offsets, total = plan(items)
@@ -235,10 +246,18 @@ def _with_memory(
     for i, (step, code, flash) in enumerate(made):
         blocks.append(_block(step, code, i, at, places, shared, f"a + {offsets[scratch[i]]}" if i in scratch else None))
         live = sum(b.size for b in items if b.first <= i <= b.last)
-        layers.append(Layer(_label(step), shape(step.node), 4 * live, flash, code.macs))
+        label = arithmetic.get(step.node, "float")
+        layers.append(Layer(_label(step), shape(step.node), 4 * live, flash, code.macs, label))
     macs = sum(code.macs for _, code, _ in made)
     cost = Footprint(4 * total, 4 * lower_bound(items), constants.bytes, macs, tuple(layers))
-    return Schedule(blocks, constants, total, list(map(shape, inputs)), output_shapes, cost)
+    return Schedule(
+        blocks, constants, total, list(map(shape, inputs)), output_shapes, cost, tuple(q for q, _, _ in made)
+    )
+
+
+def _floats(node: fx.Node) -> int:
+    """The floats that would take as much memory as a value does."""
+    return size(node) if quant(node) is None else -(-size(node) // 4)
 
 
 def _outside(nodes: list[fx.Node], name: str) -> dict[fx.Node, str]:
@@ -275,9 +294,11 @@ def _block(
             text = re.sub(rf"\bx{k}\b", "y", text)
             continue
         place = _resolve(node, places)
-        start = f"{at[place.root]} + {place.start}" if place.start else at[place.root]
-        names.append(f"const float *restrict x{k} = {start};")
-    names.append(f"float *restrict y = {at[step.node]};")
+        start = at[place.root] if quant(node) is None else f"(const int8_t *)({at[place.root]})"
+        start = f"{start} + {place.start}" if place.start else start
+        names.append(f"const {kind(node)} *restrict x{k} = {start};")
+    own = at[step.node] if quant(step.node) is None else f"(int8_t *)({at[step.node]})"
+    names.append(f"{kind(step.node)} *restrict y = {own};")
     if scratch is not None:
         names.append(f"float *restrict t = {scratch};")
     lines = [*names, *text.split("\n")]

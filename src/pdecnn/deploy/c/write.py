@@ -11,10 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from pdecnn.deploy.c.footprint import Footprint
+from pdecnn.deploy.c.int8.exact import Exact
+from pdecnn.deploy.c.int8.quantise import Quantised, quantise
 from pdecnn.deploy.c.library import needed
 from pdecnn.deploy.c.program import program
-from pdecnn.deploy.c.schedule import Schedule, schedule
+from pdecnn.deploy.c.schedule import Schedule, refuse_all, schedule
 from pdecnn.reference.advection_diffusion import MAX_STEPS
+from pdecnn.shared.progress import ProgressCallback
 
 FILE = """\
 /* {title}
@@ -84,11 +87,13 @@ extern "C" {{
 
 @dataclass(frozen=True)
 class Written:
-    """The two texts and what they cost."""
+    """The two texts and what they cost; of a file in 8 bits also what was decided, and what it computes, in Python."""
 
     source: str
     header: str
     footprint: Footprint
+    quantised: Quantised | None = None
+    exact: Exact | None = None
 
 
 def c_name(path: Path) -> str:
@@ -103,11 +108,28 @@ def c_name(path: Path) -> str:
     return name if re.match(r"[A-Za-z]", name) else f"net_{name}"
 
 
-def write(model: nn.Module, inputs: Sequence[Tensor], name: str, metadata: Mapping[str, Any] | None = None) -> Written:
-    """`model` for one sample as C, with public names that begin with `name`."""
-    found = schedule(program(model, inputs))
-    title = f"{name}: {(metadata or {}).get('model', type(model).__name__)}, written by pdecnn"
-    return Written(_source(found, name, title), _header(found, name, title, metadata or {}), found.footprint)
+def write(
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    name: str,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    int8: Sequence[Sequence[Tensor]] | None = None,
+    progress: ProgressCallback | None = None,
+) -> Written:
+    """`model` for one sample as C, with public names that begin with `name`; in 8 bits with batches to calibrate on."""
+    module = program(model, inputs)
+    quantised = None
+    if int8 is not None:
+        refuse_all(module)
+        samples = [[x[i : i + 1] for x in batch] for batch in int8 for i in range(len(batch[0]))]
+        quantised = quantise(module, samples, progress)
+    found = schedule(module, quantised)
+    bits = "" if quantised is None else " in 8 bits"
+    title = f"{name}: {(metadata or {}).get('model', type(model).__name__)}{bits}, written by pdecnn"
+    texts = _source(found, name, title), _header(found, name, title, metadata or {})
+    exact = None if quantised is None else Exact(module, quantised, found.steps)
+    return Written(*texts, found.footprint, quantised, exact)
 
 
 def _source(found: Schedule, name: str, title: str) -> str:
