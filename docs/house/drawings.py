@@ -91,8 +91,7 @@ def condense() -> str:
             box(first, 152 - size / 2, 34, size, ""),
             arrow((first + 34, 152), (first + 62, 152), kind="thin"),
             box(first + 62, 152 - size / 2, 34, size, "", "pde"),
-            f'<path class="brace" d="M{first + 42:g},88 Q{first + 42:g},104 {first + 79:g},104 T{first + 79:g},118"/>',
-            f'<path class="brace" d="M{last:g},88 Q{last:g},104 {first + 79:g},104"/>',
+            f'<path class="brace" d="M{first + 42:g},86 V98 H{last:g} V86 M{first + 79:g},98 V118"/>',
         ]
         if stage < 2:
             parts += [
@@ -101,12 +100,12 @@ def condense() -> str:
             ]
         x = last + 16
     parts += [
-        label(x + 6, 34, "→ head", "left"),
-        label(x + 6, 152, "→ head", "left"),
+        label(x - 6, 52, "→ head", "left"),
+        label(x - 6, 152, "→ head", "left"),
         label(150, 200, "kept, with its weights", "small"),
         label(420, 200, "new: one cheap layer for the blocks that went", "small"),
     ]
-    return drawing(800, 214, "Before and after: of each run the first block stays, one layer does the rest", parts)
+    return drawing(790, 214, "Before and after: of each run the first block stays, one layer does the rest", parts)
 
 
 def scheme() -> str:
@@ -125,9 +124,9 @@ def scheme() -> str:
         arrow((268, 196), (236, 125), (269, 62), kind="thin"),
         label(160, 150, "Aₓ + 2Bₓ", "small"),
         label(400, 150, "−Aₓ + 2Bₓ", "small"),
-        label(320, 100, "−2δt (uₓ + vᵧ)", "small left"),
-        label(300, 200, "1 − 2Bₓ − 2Bᵧ", "small left"),
-        label(300, 46, "divided by 1 + 2Bₓ + 2Bᵧ", "small left"),
+        label(296, 96, "−2δt (uₓ + vᵧ)", "small left"),
+        label(296, 216, "1 − 2Bₓ − 2Bᵧ", "small left"),
+        label(296, 34, "divided by 1 + 2Bₓ + 2Bᵧ", "small left"),
     ]
     return drawing(520, 256, "A step reads the point and its neighbours at time k, and the point at time k - 1", parts)
 
