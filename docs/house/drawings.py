@@ -42,7 +42,7 @@ def layer() -> str:
         arrow((45, 130), (85, 130)),
         box(85, 108, 70, 44, "F"),
         arrow((155, 130), (215, 130)),
-        label(186, 117, "h⁰"),
+        label(171, 117, "h⁰"),
     ]
     for i, name in enumerate(("u", "v", "Dₓ", "D_y".replace("_y", "ᵧ"))):
         x = 215 + 62 * i
@@ -91,8 +91,7 @@ def condense() -> str:
             box(first, 152 - size / 2, 34, size, ""),
             arrow((first + 34, 152), (first + 62, 152), kind="thin"),
             box(first + 62, 152 - size / 2, 34, size, "", "pde"),
-            f'<path class="brace" d="M{first + 42:g},88 Q{first + 42:g},104 {first + 79:g},104 T{first + 79:g},118"/>',
-            f'<path class="brace" d="M{last:g},88 Q{last:g},104 {first + 79:g},104"/>',
+            f'<path class="brace" d="M{first + 42:g},86 V98 H{last:g} V86 M{first + 79:g},98 V118"/>',
         ]
         if stage < 2:
             parts += [
@@ -101,12 +100,12 @@ def condense() -> str:
             ]
         x = last + 16
     parts += [
-        label(x + 6, 34, "→ head", "left"),
-        label(x + 6, 152, "→ head", "left"),
+        label(x - 6, 52, "→ head", "left"),
+        label(x - 6, 152, "→ head", "left"),
         label(150, 200, "kept, with its weights", "small"),
         label(420, 200, "new: one cheap layer for the blocks that went", "small"),
     ]
-    return drawing(800, 214, "Before and after: of each run the first block stays, one layer does the rest", parts)
+    return drawing(840, 214, "Before and after: of each run the first block stays, one layer does the rest", parts)
 
 
 def scheme() -> str:
@@ -125,9 +124,9 @@ def scheme() -> str:
         arrow((268, 196), (236, 125), (269, 62), kind="thin"),
         label(160, 150, "Aₓ + 2Bₓ", "small"),
         label(400, 150, "−Aₓ + 2Bₓ", "small"),
-        label(320, 100, "−2δt (uₓ + vᵧ)", "small left"),
-        label(300, 200, "1 − 2Bₓ − 2Bᵧ", "small left"),
-        label(300, 46, "divided by 1 + 2Bₓ + 2Bᵧ", "small left"),
+        label(280, 150, "−2δt (uₓ + vᵧ)", "small"),
+        label(296, 216, "1 − 2Bₓ − 2Bᵧ", "small left"),
+        label(296, 34, "divided by 1 + 2Bₓ + 2Bᵧ", "small left"),
     ]
     return drawing(520, 256, "A step reads the point and its neighbours at time k, and the point at time k - 1", parts)
 
@@ -164,12 +163,10 @@ def symmetric() -> str:
         label(24, 120, "u", "big"),
         arrow((40, 120), (90, 120)),
         box(90, 92, 80, 56, "B\n1×1", "learned"),
-        arrow((170, 106), (220, 70), (258, 70)),
-        arrow((170, 134), (220, 170), (258, 170)),
+        arrow((170, 106), (220, 70), (256, 70), (282, 110)),
+        arrow((170, 134), (220, 170), (256, 170), (282, 130)),
         label(214, 62, "a"),
         label(214, 184, "b"),
-        arrow((258, 70), (282, 110)),
-        arrow((258, 170), (282, 130)),
         '<circle class="point" cx="292" cy="120" r="15"/>',
         label(292, 120, "×"),
         arrow((307, 120), (345, 120)),

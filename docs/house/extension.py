@@ -94,8 +94,9 @@ def before_reading(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def other_pages(docs: Path) -> list[str]:
-    """Pages at the top of docs/ that no table of contents of the first page names: new ones appear by themselves."""
-    named = {line.strip() for line in (docs / "index.md").read_text(encoding="utf-8").splitlines()}
+    """Pages at the top of docs/ that no table of contents names: new ones appear by themselves."""
+    lists = [docs / "index.md", *docs.glob("*/index.md")]
+    named = {line.strip().removeprefix("../") for path in lists for line in path.read_text("utf-8").splitlines()}
     return [page.stem for page in sorted(docs.glob("*.md")) if page.stem not in named and page.stem != "index"]
 
 
