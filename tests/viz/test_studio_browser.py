@@ -1,6 +1,6 @@
 """The studio in a real browser, as a person uses it: every tab, wide and narrow, and once by keyboard alone.
 
-With PDECNN_SHOTS=FOLDER each test leaves pictures of what it saw.
+With PDECNN_SHOTS=FOLDER each test leaves pictures of what it saw; with PDECNN_STUDIO=ADDRESS a studio that runs is used.
 """
 
 import importlib.util
@@ -152,6 +152,9 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
+    if running := os.environ.get("PDECNN_STUDIO"):
+        yield running
+        return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
