@@ -142,10 +142,22 @@ def make(page: gr.Blocks, options: Options) -> None:
                 n = len(run.units)
                 with gr.Row(equal_height=True, elem_classes="run-row"):
                     keep = gr.Slider(
-                        1, n, run.keep, step=1, label=f"{run.path}: blocks kept of {n}", min_width=150, scale=3
+                        1,
+                        n,
+                        run.keep,
+                        step=1,
+                        label=f"{run.path}: blocks kept of {n}",
+                        min_width=150,
+                        interactive=True,
+                        scale=3,
                     )
                     put = gr.Dropdown(
-                        planning.choices(), value=run.replacement, label="in their place", min_width=120, scale=2
+                        planning.choices(),
+                        value=run.replacement,
+                        label="in their place",
+                        min_width=120,
+                        interactive=True,
+                        scale=2,
                     )
                     K = gr.Slider(
                         1,
@@ -154,6 +166,7 @@ def make(page: gr.Blocks, options: Options) -> None:
                         step=1,
                         label="K of a PDE",
                         min_width=120,
+                        interactive=True,
                         scale=2,
                     )
                 gr.on(

@@ -1,7 +1,7 @@
 """A condense job in a process of its own: `python -m pdecnn.viz.studio.worker FOLDER`.
 
-`settings.json` in the folder says what to do; each line on standard output is a JSON object that says how far it is. The
-export of a model changes global state of torch, so that no one else may use torch in the same process meanwhile.
+`settings.json` in the folder says what to do; each line on standard output is a JSON object that says how far it is.
+The export of a model changes global state of torch, so that no one else may use torch in the same process meanwhile.
 """
 
 import json
@@ -111,7 +111,7 @@ def both_answers(teacher: nn.Module, student: nn.Module, data: Loaders, wanted: 
         text = f"{name(int(y[i]))}: before {name(int(a[i]))}, after {name(int(b[i]))}"
         return tile(to_picture(x[i], Input(shape, mean, std)), text)
 
-    items = [shown(i) for i in [*differ[:DIFFERENT], *agree][:SHOWN]]
+    items = [shown(i) for i in [*differ[:DIFFERENT], *agree, *differ[DIFFERENT:]][:SHOWN]]
     same = 100 * len(agree) / max(1, len(x))
     return tiles(items, "small") + note(f"Of {len(x)} images both give the same answer to {same:.1f} %.")
 
