@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 240
+PATIENCE = 600
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader", "--disable-background-networking",
