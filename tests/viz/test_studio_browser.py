@@ -1,6 +1,6 @@
 """The studio in a real browser, as a person uses it: every tab, wide and narrow, and once by keyboard alone.
 
-With PDECNN_SHOTS=FOLDER each test leaves pictures of what it saw.
+With PDECNN_SHOTS=FOLDER each test leaves pictures of what it saw; with PDECNN_STUDIO=ADDRESS a running studio is used.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 240
+PATIENCE = 600
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader", "--disable-background-networking",
@@ -107,11 +107,10 @@ class Visitor:
 
     def complaint(self):
         """The sentence of an error, which is then closed."""
-        self.until(lambda: self.all(".toast-body"))
+        self.until(lambda: any(toast.text.strip() for toast in self.all(".toast-body")))
         said = " ".join(toast.text for toast in self.all(".toast-body"))
         self.shot("complaint")
-        for button in self.all(".toast-close"):
-            button.click()
+        self.until(lambda: [button.click() for button in self.all(".toast-close")])
         self.until(lambda: not self.all(".toast-body"))
         assert "Traceback" not in said
         assert 'File "' not in said
@@ -152,6 +151,9 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
+    if running := os.environ.get("PDECNN_STUDIO"):
+        yield running
+        return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,63 +1,71 @@
-"""A condense job of one visitor: it runs in a thread, tells how far it is, can be cancelled and continued."""
+"""A condense job of one visitor: a process that tells how far it is, and can be cancelled and continued."""
 
-import logging
+import contextlib
+import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-import zipfile
+import weakref
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+import safetensors.torch
 
 from pdecnn.condensation.example import DATA, PRESET
-from pdecnn.condensation.job import JobResult, run_job
-from pdecnn.deploy.api import export
-from pdecnn.training import Loaders
-from pdecnn.training.inputs import Input
-from pdecnn.training.own import open_data
-from pdecnn.training.progress import Reporter, describe
-from pdecnn.viz.studio.drawing import BLUE, GREY, Chart, Series, chart, note, table, tile, tiles
-from pdecnn.viz.studio.pictures import to_picture
+from pdecnn.shared.files import write_atomic
+from pdecnn.viz.studio.drawing import BLUE, GREY, Chart, Series, chart, note, table
 from pdecnn.viz.studio.planning import Planned
+from pdecnn.viz.studio.worker import SETTINGS, TEACHER, open_images
 
-SHOWN, DIFFERENT = 12, 6  # pictures with both answers; of them at most so many where the answers differ
 ONE_AT_A_TIME = threading.Lock()
-EXPECTED = (OSError, ValueError, RuntimeError, ImportError, TypeError)
-
-
-class CancelledError(Exception):
-    """The visitor asked to stop."""
+WAITING = "waiting for a job of another visitor"
+PATIENCE = 30  # seconds between asking a process to stop and ending it
+FIELDS = ("text", "done", "total", "state", "samples", "files", "rows", "worse", "notes", "history")
 
 
 @dataclass
 class Status:
-    """How far a job is; written by its thread, read by the page."""
+    """How far a job is; written by one thread, read by the page."""
 
-    text: str = "waiting for a job of another visitor"
+    text: str = WAITING
     done: int = 0
     total: int = 0
+    state: str = "running"  # then finished, cancelled or failed
     history: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    state: str = "running"  # then finished, cancelled or failed
+    rows: list[list[str]] = field(default_factory=list)
+    worse: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     samples: str = ""
     files: list[str] = field(default_factory=list)
-    result: JobResult | None = None
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Notes what the process told."""
+        for name in FIELDS:
+            if name in event:
+                setattr(self, name, event[name])
+        if "line" in event:
+            self.lines.append(event["line"])
+        if "epochs" in event:  # it goes on there
+            self.history = self.history[: event["epochs"]]
+        if "epoch" in event:
+            self.history = [*self.history, event["epoch"]]
 
 
 class Job:
-    """A condense job in a thread.
+    """A condense job in a process of its own.
 
     Args:
         planned: The net and its plan as edited.
         data: A folder of images, or a dataset by name.
         epochs: Epochs of distillation.
         seed: Seed of all that is random.
-        folder: Where everything goes; a fresh temporary folder by default.
+        folder: Where everything goes; by default a temporary folder, which goes with the job.
     """
 
     def __init__(
@@ -65,10 +73,21 @@ class Job:
     ) -> None:
         if not any(run.condenses for run in planned.plan.runs):
             raise ValueError("The plan keeps every block: lower keep of a run first.")
-        self.planned, self.epochs, self.seed = planned, int(epochs), int(seed)
-        self.data = data.strip() or DATA
-        self.loaders = open_images(self.data, planned.net.wanted, self.seed)
+        self.planned, self.data, self.epochs = planned, data.strip() or DATA, int(epochs)
+        open_images(self.data, planned.net.wanted, seed)  # a wrong name is told before anything starts
         self.folder = Path(tempfile.mkdtemp(prefix="pdecnn-studio-")) if folder is None else folder
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, True)
+        net = planned.net
+        example = net.name.startswith("fashion_resnet32") and self.data == DATA
+        settings = {
+            "name": net.name, "size": ",".join(map(str, net.wanted.shape)), "input": net.wanted.to_dict(),
+            "plan": planned.plan.to_dict(), "data": self.data, "epochs": self.epochs, "seed": seed,
+            "rates": PRESET if example else {},
+        }  # fmt: skip
+        write_atomic(self.folder / SETTINGS, json.dumps(settings))
+        weights = {key: value.detach().clone().contiguous() for key, value in net.model.state_dict().items()}
+        safetensors.torch.save_file(weights, self.folder / TEACHER)
         self.status, self.stopping = Status(), threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -83,155 +102,61 @@ class Job:
         return self
 
     def cancel(self) -> None:
-        """Asks the thread to stop at its next step."""
+        """Asks the process to stop; what it has done can be continued."""
         self.stopping.set()
 
     @property
     def running(self) -> bool:
-        """Whether the thread is at work."""
+        """Whether it is waiting or at work."""
         return self.thread is not None and self.thread.is_alive()
 
     def close(self) -> None:
-        """Stops, and removes the files; for visitors who have left."""
+        """Stops and waits for it; for visitors who have left or begin another job."""
         self.cancel()
         if self.thread is not None:
-            self.thread.join(timeout=60)
-        shutil.rmtree(self.folder, ignore_errors=True)
+            self.thread.join(timeout=2 * PATIENCE)
 
     def _run(self) -> None:
-        status = self.status
-        try:
-            self._wait()
-            try:
-                self._condense()
-            finally:
-                ONE_AT_A_TIME.release()
-            status.state, status.text = "finished", "finished"
-        except CancelledError:
-            status.state, status.text = "cancelled", "cancelled; Continue goes on from the last whole epoch"
-        except EXPECTED as error:
-            status.state, status.text = "failed", str(error)
-        except Exception as error:
-            logging.getLogger(__name__).exception("a job of the studio failed")
-            status.state, status.text = "failed", f"This is a defect, please report it: {type(error).__name__}: {error}"
-
-    def _wait(self) -> None:
         while not ONE_AT_A_TIME.acquire(timeout=0.2):
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self.stopping.is_set():
-            raise CancelledError
-
-    def progress(self, text: str, done: int, total: int) -> None:
-        """What the job calls with each part that is done."""
-        self._go_on()
-        self.status.text, self.status.done, self.status.total = text, done, total
-
-    def _condense(self) -> None:
-        rates = dict(PRESET) if self._is_example() else {}
-        student, result = run_job(
-            self.folder,
-            self.planned.net.model,
-            self.loaders,
-            epochs=self.epochs,
-            seed=self.seed,
-            prepared=self.planned.plan,
-            resume=(self.folder / "job.json").is_file(),
-            say=self._say,
-            progress=self.progress,
-            reporter=lambda: _Watch(self),
-            **rates,
-        )
-        self.status.result, self.status.history = result, list(result.history)
-        self.progress("writing C, drawing samples", 0, 1)
-        self.status.samples = both_answers(self.planned.net.model, student, self.loaders, self.planned.net.wanted)
-        self.status.files = [str(path) for path in self._files(student)]
-
-    def _say(self, text: str) -> None:
-        self._go_on()
-        self.status.lines.append(text)
-
-    def _is_example(self) -> bool:
-        return self.planned.net.name.startswith("fashion_resnet32") and self.data == DATA
-
-    def _files(self, student: nn.Module) -> list[Path]:
-        packed = self.folder / "student.zip"
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted((self.folder / "student").iterdir()):
-                archive.write(file, f"student/{file.name}")
-        files = [packed]
-        if (self.folder / "student.onnx").is_file():
-            files.append(self.folder / "student.onnx")
+            if self.stopping.is_set():
+                self.status.take({"state": "cancelled", "text": "cancelled"})
+                return
         try:
-            x = next(iter(self.loaders.evaluation or self.loaders.plain or self.loaders.train.batches(0)))[0][:1]
-            made = export(
-                student,
-                self.folder / "student.c",
-                x,
-                format="c",
-                metadata={"classes": list(self.loaders.classes)},
-                progress=False,
-            )
-            files += [Path(made.path), *(Path(made.path).with_name(Path(b).name) for b in made.beside)]
-        except EXPECTED as error:
-            self.status.lines.append(f"No C file: {error}")
-        return [*files, self.folder / "report.html"]
+            self._work()
+        finally:
+            ONE_AT_A_TIME.release()
 
+    def _work(self) -> None:
+        status = self.status
+        status.text = "starting"
+        command = [sys.executable, "-m", "pdecnn.viz.studio.worker", str(self.folder)]
+        with (self.folder / "log").open("w") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        watch = threading.Thread(target=self._end, args=(process,), daemon=True)
+        watch.start()
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(json.JSONDecodeError):  # a line that was cut off by the end of the process
+                    status.take(json.loads(line))
+        process.wait()
+        watch.join()
+        if status.state == "running" or (self.stopping.is_set() and status.state == "failed"):
+            cancelled = self.stopping.is_set()
+            said = (self.folder / "log").read_text(errors="replace").strip().rpartition("\n")[2]
+            text = "cancelled" if cancelled else f"The process of the job ended by itself: {said[:300]}"
+            status.take({"state": "cancelled" if cancelled else "failed", "text": text})
 
-class _Watch(Reporter):
-    """Tells the job of each step and epoch."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def start(self, name: str, epochs: int, steps: int, step: int) -> None:
-        """Notes the size of the run."""
-        self.total, self.steps = epochs * steps, steps
-        self.job.status.history = self.job.status.history[: step // steps]
-        self.job.progress("distilling", step, self.total)
-
-    def step(self, step: int, loss: float, lr: float) -> None:
-        """A step was made."""
-        self.job.progress(f"distilling, epoch {-(-step // self.steps)}, loss {loss:.3f}", step, self.total)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch ended."""
-        self.job.status.history = [*self.job.status.history, row]
-        self.job.status.lines.append(f"epoch {row['epoch']}: {describe(row)}")
-
-
-def open_images(data: str, wanted: Input, seed: int) -> Loaders:
-    """The embedded images or the visitor's own."""
-    loaders = open_data(data, wanted, seed=seed, workers=0)
-    shape = tuple(loaders.input.get("shape") or wanted.shape)
-    if shape != tuple(wanted.shape):
-        sizes = ("x".join(map(str, q)) for q in (shape, wanted.shape))
-        raise ValueError("The images of {} are {}, and this net takes {}: choose others.".format(data, *sizes))
-    return loaders
-
-
-@torch.no_grad()
-def both_answers(teacher: nn.Module, student: nn.Module, data: Loaders, wanted: Input) -> str:
-    """Pictures with the true class and both answers; those where they differ first."""
-    x, y = next(iter(data.evaluation or data.plain or data.train.batches(0)))[:2]
-    a, b = (model.eval()(x).argmax(1) for model in (teacher, student))
-    order = [*(a != b).nonzero().flatten().tolist()[:DIFFERENT], *(a == b).nonzero().flatten().tolist()][:SHOWN]
-    known = Input(
-        tuple(data.input.get("shape", wanted.shape)),
-        tuple(data.input.get("mean", wanted.mean)),
-        tuple(data.input.get("std", wanted.std)),
-    )
-
-    def name(i: int) -> str:
-        return data.classes[i] if 0 <= i < len(data.classes) else f"class {i}" if i >= 0 else "unknown"
-
-    items = [
-        tile(to_picture(x[i], known), f"{name(int(y[i]))}: before {name(int(a[i]))}, after {name(int(b[i]))}")
-        for i in order
-    ]
-    same = 100 * float((a == b).double().mean())
-    return tiles(items, "small") + note(f"Of {len(x)} images both give the same answer to {same:.1f} %.")
+    def _end(self, process: "subprocess.Popen[str]") -> None:
+        """Ends the process when the visitor asks to: it saves if it is training, and is ended if it takes too long."""
+        while process.poll() is None and not self.stopping.wait(0.2):
+            pass
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def progress_bar(status: Status) -> str:
@@ -240,40 +165,32 @@ def progress_bar(status: Status) -> str:
     full = 100 if status.state == "finished" else share
     kind = {"failed": "trouble", "cancelled": "quiet"}.get(status.state, "says")
     count = f" ({status.done} of {status.total})" if status.total > 1 and status.state == "running" else ""
+    more = "; Continue goes on where it was" if status.state == "cancelled" else ""
     inner = f'<div style="width:{full:.1f}%"></div>'
     bar = f'<div class="progress" role="progressbar" aria-valuenow="{full:.0f}">{inner}</div>'
-    return f'<p class="{kind}" role="status">{escape(status.text)}{count}</p>{bar}'
+    return f'<p class="{kind}" role="status">{escape(status.text)}{count}{more}</p>{bar}'
 
 
 def curve(status: Status) -> str:
     """Accuracy epoch by epoch."""
-    rows = status.history
-    if not rows:
-        return ""
-    series = [
-        Series(
-            name,
-            [r["epoch"] for r in rows if r.get(key) is not None],
-            [r[key] for r in rows if r.get(key) is not None],
-            colour,
-        )
-        for name, key, colour in (
-            ("training images (augmented)", "train_accuracy", GREY),
-            ("test images", "eval_accuracy", BLUE),
-        )
-    ]
-    return chart([s for s in series if s.x], Chart("epoch of distillation", "accuracy, %", "distillation", whole=True))
+    series = []
+    kinds = (("training images (augmented)", "train_accuracy", GREY), ("test images", "eval_accuracy", BLUE))
+    for name, key, colour in kinds:
+        rows = [row for row in status.history if row.get(key) is not None]
+        if rows:
+            series.append(Series(name, [row["epoch"] for row in rows], [row[key] for row in rows], colour))
+    about = Chart("epoch of distillation", "accuracy, %", "distillation", whole=True)
+    return chart(series, about) if series else ""
 
 
 def outcome(status: Status) -> str:
     """Before and after, what did not get better, and the notes."""
-    result = status.result
-    if result is None:
+    if not status.rows:
         return ""
-    rows = table(("", "before", "after", "change"), result.rows())
-    worse = "".join(f"<li>{escape(line)}</li>" for line in result.worse)
-    notes = "".join(note(line) for line in result.notes)
-    return rows + (f"<p>What did not get better:</p><ul>{worse}</ul>" if worse else "") + notes
+    worse = "".join(f"<li>{escape(line)}</li>" for line in status.worse)
+    notes = "".join(note(line) for line in status.notes)
+    head = f"<p>What did not get better:</p><ul>{worse}</ul>" if worse else ""
+    return table(("", "before", "after", "change"), status.rows) + head + notes
 
 
 def wait_for(job: Job, seconds: float) -> Status:

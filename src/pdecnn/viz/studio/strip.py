@@ -49,7 +49,8 @@ def cells(model: nn.Module, x: torch.Tensor, plan: Plan) -> tuple[Cell, ...]:
     def visit(path: str, module: nn.Module, reason: str) -> None:
         reason = skipped.get(path, reason)
         inside = [s for s in special if s != path and is_within(s, path)]
-        opened = path not in places and (not path or inside or isinstance(module, CONTAINERS))
+        alone = bool(reason) and not any(s in places for s in inside)
+        opened = path not in places and not alone and (not path or inside or isinstance(module, CONTAINERS))
         if opened and any(True for _ in module.children()):
             for name, child in module.named_children():
                 visit(child_path(path, name), child, reason or _span(path, name, spans))

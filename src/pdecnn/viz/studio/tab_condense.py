@@ -124,14 +124,15 @@ def make(page: gr.Blocks, options: Options) -> None:
         changed = planning.edit(found, path, keep=keep, replacement=replacement, K=K)
         return changed, strip.draw(changed.cells, changed.plan.runs), planning.costs(changed, parts)
 
-    measuring: dict[str, Any] = {"inputs": [planned, parts], "outputs": [measured, table], **QUIET}
+    clocked: dict[str, Any] = {"concurrency_id": "clock", "concurrency_limit": 1, **QUIET}  # one timing at a time
+    measuring: dict[str, Any] = {"inputs": [planned, parts], "outputs": [measured, table], **clocked}
     opening: dict[str, Any] = {
         "fn": open_it,
         "inputs": [name, size, opened],
         "outputs": [planned, opened, about, skyline, table],
     }
     for event in (page.load(**opening), gr.on([open_button.click, name.select, size.submit], **opening)):
-        event.success(time_parts, planned, [parts, table], **QUIET).success(time_it, **measuring)
+        event.success(time_parts, planned, [parts, table], **clocked).success(time_it, **measuring)
 
     with rows:
 
@@ -141,10 +142,22 @@ def make(page: gr.Blocks, options: Options) -> None:
                 n = len(run.units)
                 with gr.Row(equal_height=True, elem_classes="run-row"):
                     keep = gr.Slider(
-                        1, n, run.keep, step=1, label=f"{run.path}: blocks kept of {n}", min_width=150, scale=3
+                        1,
+                        n,
+                        run.keep,
+                        step=1,
+                        label=f"{run.path}: blocks kept of {n}",
+                        min_width=150,
+                        interactive=True,
+                        scale=3,
                     )
                     put = gr.Dropdown(
-                        planning.choices(), value=run.replacement, label="in their place", min_width=120, scale=2
+                        planning.choices(),
+                        value=run.replacement,
+                        label="in their place",
+                        min_width=120,
+                        interactive=True,
+                        scale=2,
                     )
                     K = gr.Slider(
                         1,
@@ -153,6 +166,7 @@ def make(page: gr.Blocks, options: Options) -> None:
                         step=1,
                         label="K of a PDE",
                         min_width=120,
+                        interactive=True,
                         scale=2,
                     )
                 gr.on(

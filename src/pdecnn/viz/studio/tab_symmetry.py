@@ -45,7 +45,7 @@ def make(page: gr.Blocks, options: Options) -> None:
             gr.Markdown("#### Logits")
             logits = html("symmetry-logits")
         with gr.Column(scale=3):
-            gr.Markdown("#### The weights that move most")
+            gr.Markdown("#### Weights")
             weights = html("symmetry-weights")
     gr.Markdown("#### Which group each stage has, and why")
     groups = html("symmetry-groups")

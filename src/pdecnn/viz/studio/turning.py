@@ -100,14 +100,16 @@ def _weighted(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def weight_pictures(found: Turned) -> str:
-    """The matrices that moved most, before and after, on one scale each."""
-    change = {path: float((a - b).norm() / a.norm().clamp_min(1e-300)) for path, (a, b) in found.weights.items()}
-    chosen = sorted(change, key=lambda path: -change[path])[: SHOWN // 2]
+    """A few matrices from the first to the last layer, before and after, on one scale each; always the same ones."""
+    broad = [path for path, (w, _) in found.weights.items() if len(w) <= w[0].numel()] or list(found.weights)
+    chosen = [broad[round(i * (len(broad) - 1) / (SHOWN // 2 - 1))] for i in range(SHOWN // 2)]
     out = []
-    for path in [p for p in found.weights if p in chosen]:
-        a, b = (w.flatten(1)[:MOST, :MOST] for w in found.weights[path])
+    for path in dict.fromkeys(chosen):
+        before, after = found.weights[path]
+        change = 100 * float((before - after).norm() / before.norm().clamp_min(1e-300))
+        a, b = (w.flatten(1)[:MOST, :MOST] for w in (before, after))
         most = max(float(a.abs().max()), float(b.abs().max()))
-        for w, when in ((a, "before"), (b, f"turned, moved {100 * change[path]:.0f} %")):
+        for w, when in ((a, "before"), (b, f"turned, moved {change:.0f} %")):
             out.append(tile(paint(w, low=-most, high=most, cmap="RdBu_r"), f"{path}, {when}"))
     return tiles(out, "pairs")
 
