@@ -105,7 +105,7 @@ def advection_diffusion_3d(
     dz: float = 1.0,
     boundary: str | Boundary = "periodic",
 ) -> Tensor:
-    """`pdecnn.reference.advection_diffusion_3d` by the fastest kernel of the device; backward saves the inputs alone."""
+    """`pdecnn.reference.advection_diffusion_3d` by the fastest kernel; backward saves the inputs alone."""
     if in_transform() or _in_onnx_export():
         return _reference_3d(
             h, u, v, w, D_x, D_y, D_z, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, dz=dz, boundary=boundary
