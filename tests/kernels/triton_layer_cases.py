@@ -1,4 +1,4 @@
-"""The Triton Global layer against plain torch, on CPU tensors under Triton's interpreter (see `test_triton_layer.py`)."""
+"""The Triton Global layer against plain torch under Triton's interpreter; `test_triton_layer.py` runs it."""
 
 import os
 from itertools import product
