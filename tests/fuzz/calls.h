@@ -158,7 +158,9 @@ inline Problem problem(Bytes& b, Memory& memory, Values& values, const Shape& s)
   static constexpr int64_t dtypes[] = {kFloat32, kFloat32, kFloat64, kBFloat16};
   static constexpr double lengths[] = {1, 0.5, 3, 1e-3, 1e4};
   const int64_t t = b.one_of(dtypes);
-  Problem p{t, s.N, s.C, s.H, s.W, steps(b), b.between(0, 2), 0, b.coin() ? 0.2 : 0.05, 1, 1, {}, {}, {}, {}, {}, {}, {}};
+  Problem p{};
+  p.dtype = t, p.N = s.N, p.C = s.C, p.D = 1, p.H = s.H, p.W = s.W, p.K = steps(b), p.boundary = b.between(0, 2);
+  p.dt = b.coin() ? 0.2 : 0.05, p.dx = p.dy = p.dz = 1;
   if (b.byte() % 8 == 7) p.dx = b.one_of(lengths), p.dy = b.one_of(lengths);
   p.h = read_map(b, memory, values, t, s);
   p.interleaved = s.C > 1 && p.h.sc == 1 && p.h.sx != 1;  // as library.is_interleaved

@@ -10,7 +10,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 LAYOUTS = ("contiguous", "channels_last", "sliced", "sliced channels_last", "transposed", "expanded", "one column")
 FORMS = ("map", "channel", "0-d")
 NAMES = ("h", "h_prev", "u", "v", "D_x", "D_y", "f")
-REGISTER_WIDTHS = (7, 8, 14, 16, 28, 32, 56, 112)
+WIDTHS = (7, 8, 9, 14, 16, 17, 28, 32, 33, 56, 112)  # one vector, whole ones, a bit more, and of usual maps
 
 
 def with_layout(q, layout):

@@ -12,7 +12,7 @@ from solver_cases import (
     FORMS,
     LAYOUTS,
     NAMES,
-    REGISTER_WIDTHS,
+    WIDTHS,
     compare,
     field,
     fields,
@@ -32,7 +32,7 @@ TWO_LAYOUTS = pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 
 @st.composite
 def problems(draw):
-    W = draw(st.sampled_from(REGISTER_WIDTHS) | st.integers(1, 20))
+    W = draw(st.sampled_from(WIDTHS) | st.integers(1, 20))
     C = draw(st.integers(1, 4) | st.sampled_from((16, 18, 33)))
     layouts = [draw(st.sampled_from(LAYOUTS)) for _ in NAMES]
     return {
@@ -78,7 +78,7 @@ def test_planes_smaller_than_the_reach_of_the_steps(size, K, boundary):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("width", REGISTER_WIDTHS)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_widths_that_stay_in_registers(width, layout):
     for dtype in DTYPES:
         compare(fields((2, 17, 3, width), dtype, (layout,) * 7))

@@ -126,7 +126,7 @@ def test_a_library_of_something_else_is_a_reason(tmp_path):
 def test_an_operator_that_the_library_lacks_is_the_reference(tmp_path):
     symbols = ("advection_diffusion_forward", "advection_diffusion_backward")
     functions = " ".join(f"int32_t pdecnn_{name}_baseline(const void*) {{ return 3; }}" for name in symbols)
-    common = "int32_t pdecnn_abi_version() { return 3; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
+    common = "int32_t pdecnn_abi_version() { return 4; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
     layout = 'const char* pdecnn_layout(const char*, int64_t* size) { *size = 0; return ""; }'
     path = build(tmp_path, f"{common} {layout} void pdecnn_set_parallel_for(void*) {{}} {functions}")
     child = run("-c", SHOW, PDECNN_LIBRARY=str(path))
@@ -138,7 +138,7 @@ def test_an_operator_that_the_library_lacks_is_the_reference(tmp_path):
 def test_an_instruction_set_that_is_not_there_is_refused(tmp_path):
     path = build(
         tmp_path,
-        "int32_t pdecnn_abi_version() { return 3; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
+        "int32_t pdecnn_abi_version() { return 4; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
         "int32_t pdecnn_advection_diffusion_forward_baseline(const void*) { return 0; }",
     )
     got = refused("RuntimeError", PDECNN_LIBRARY=str(path), PDECNN_ISA="avx512")
@@ -166,7 +166,7 @@ def test_a_failing_kernel_raises():
 @needs_library
 def test_structs_are_packed_as_the_library_declares_them():
     assert LIBRARY.layout("Map") == "q" * 5
-    assert LIBRARY.layout("Problem") == "q" * 8 + "d" * 3 + "q" * 35
+    assert LIBRARY.layout("Problem") == "q" * 9 + "d" * 4 + "q" * 45
     assert LIBRARY.layout("depthwise_norm::Problem") == "q" * 8 + "d" * 4 + "q" * 5
     assert LIBRARY.function("pdecnn_shared_expand_forward").struct.size == 8 * 20
     with pytest.raises(AttributeError, match="does not know the struct Nothing"):
@@ -177,7 +177,7 @@ def test_structs_are_packed_as_the_library_declares_them():
 def test_a_struct_of_another_size_than_its_fields_is_refused(tmp_path):
     path = build(
         tmp_path,
-        "int32_t pdecnn_abi_version() { return 3; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
+        "int32_t pdecnn_abi_version() { return 4; } int32_t pdecnn_cpu_runs(const char*) { return 1; }"
         "int32_t pdecnn_advection_diffusion_forward_baseline(const void*) { return 0; }"
         'const char* pdecnn_layout(const char*, int64_t* size) { *size = 24; return "int64_t N, C;"; }',
     )

@@ -9,11 +9,12 @@ from pdecnn.kernels.advection_diffusion.op import Problem
 from pdecnn.kernels.library import in_transform
 from pdecnn.reference import advection_diffusion as _reference
 from pdecnn.reference import advection_diffusion_1d as _reference_1d
+from pdecnn.reference import advection_diffusion_3d as _reference_3d
 from pdecnn.reference.advection_diffusion import Coefficient, check_arguments
-from pdecnn.reference.advection_diffusion import advection_diffusion_3d as advection_diffusion_3d
 from pdecnn.reference.boundary import Boundary
 
 _solve = torch.ops.pdecnn.advection_diffusion.default
+_solve_3d = torch.ops.pdecnn.advection_diffusion_3d.default
 
 
 def _in_onnx_export() -> bool:
@@ -84,3 +85,31 @@ def advection_diffusion_1d(
     inputs = (h, h_prev, u, zero, D_x, zero, f)
     rows = (q.unsqueeze(2) if q is not None and q.ndim == 3 else q for q in inputs)
     return cast(Tensor, _solve(*rows, K, dt, dx, 1.0, where.value)).squeeze(2)
+
+
+def advection_diffusion_3d(
+    h: Tensor,
+    u: Coefficient,
+    v: Coefficient,
+    w: Coefficient,
+    D_x: Coefficient,
+    D_y: Coefficient,
+    D_z: Coefficient,
+    f: Tensor | None = None,
+    *,
+    h_prev: Tensor | None = None,
+    K: int = 5,
+    dt: float = 0.2,
+    dx: float = 1.0,
+    dy: float = 1.0,
+    dz: float = 1.0,
+    boundary: str | Boundary = "periodic",
+) -> Tensor:
+    """`pdecnn.reference.advection_diffusion_3d` by the fastest kernel; backward saves the inputs alone."""
+    if in_transform() or _in_onnx_export():
+        return _reference_3d(
+            h, u, v, w, D_x, D_y, D_z, f, h_prev=h_prev, K=K, dt=dt, dx=dx, dy=dy, dz=dz, boundary=boundary
+        )
+    where = check_arguments(h, (u, v, w), (D_x, D_y, D_z), f, h_prev, K, dt, (dx, dy, dz), boundary)
+    u, v, w, D_x, D_y, D_z = (c if isinstance(c, Tensor) else h.new_full((), c) for c in (u, v, w, D_x, D_y, D_z))
+    return cast(Tensor, _solve_3d(h, h_prev, u, v, w, D_x, D_y, D_z, f, K, dt, dx, dy, dz, where.value))

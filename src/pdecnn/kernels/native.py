@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ISAS = ("avx512", "avx2", "baseline")  # best first
 LIBRARY_NAMES = ("libpdecnn_native.so", "libpdecnn_native.dylib", "pdecnn_native.dll")
 STATUS = {1: "out of memory", 2: "torch's thread pool failed", 3: "bad argument"}

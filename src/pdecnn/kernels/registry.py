@@ -51,6 +51,9 @@ def register_all() -> None:
 
         LIBRARY.impl("advection_diffusion", advection_diffusion_triton.forward, "CUDA")
         LIBRARY.impl("advection_diffusion_backward", advection_diffusion_triton.backward, "CUDA")
+        from pdecnn.kernels.global_layer import triton as global_layer_triton
+
+        LIBRARY.impl("global_layer", global_layer_triton.global_layer, "CUDA")
 
 
 def triton_missing() -> str | None:

@@ -27,9 +27,9 @@ class Kept {
   // Row i of the numbers kept for row y.
   A* at(int64_t y, int64_t i) const { return rows_ + (table_[y] * per_slot_ + i) * stride_; }
   A* extra(int64_t i) const { return rows_ + (slots_ * per_slot_ + i) * stride_; }
-  Weights<A*> weights(int64_t y) const {
+  Weights<2, A*> weights(int64_t y) const {
     auto row = [&](int64_t i) { return at(y, i); };
-    return {row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)};
+    return {row(0), row(1), row(2), row(3), {row(4), row(5)}, {row(6), row(7)}};
   }
 
  private:
@@ -40,38 +40,29 @@ class Kept {
   A* rows_;
 };
 
-// How rows are read and written, by the type that they are stored in.
-template <class A>
-struct Storage {
-  void (*load)(A* row, const Map&, const Group&, const RowLayout&, int64_t y);
-  void (*store)(const A* row, const Map&, const Group&, const RowLayout&, int64_t y);
-};
-
 // Solves the groups of one problem. What is kept of a row: 8 weights, then the states and, backward, 6 sums and 2 G.
 template <class A>
 class March {
  public:
   March(const Problem& p, const Storage<A>& storage, bool adjoint)
-      : p_(p), q_(p), storage_(storage), adjoint_(adjoint), first_state_(adjoint ? kStates : kWeights) {}
+      : p_(p), q_(p), storage_(storage), adjoint_(adjoint), first_state_(adjoint ? kStates : kWeights),
+        reserved_(adjoint ? 2 * p.K + 2 : p.K + 1), per_slot_(adjoint ? kStates + p.K + 2 : kWeights + 2),
+        grouping_(p.N, p.C, p.W, p.interleaved != 0, adjoint ? kBackwardRow : kForwardRow) {}
 
-  template <class Call>
-  Status solve(const Call& call) const {
-    if (p_.N * p_.C == 0) return kOk;
-    const Grouping grouping(p_.N, p_.C, p_.W, p_.interleaved != 0, adjoint_ ? kBackwardRow : kForwardRow);
-    const int64_t elements = grouping.segments * grouping.lanes * p_.H * p_.W * p_.K;
-    const int64_t reserved = adjoint_ ? 2 * p_.K + 2 : p_.K + 1, per_slot = adjoint_ ? kStates + p_.K + 2 : kWeights + 2;
+  // How many groups there are, multiply-adds of one by and large, bytes of memory, and solving group i in them.
+  int64_t groups() const { return grouping_.count; }
+  int64_t work() const { return grouping_.segments * grouping_.lanes * p_.H * p_.W * p_.K; }
+  size_t bytes() const {
     Group first;
-    const RowLayout widest = grouping.group(0, p_.W, sizeof(A), first);
-    const size_t bytes = Kept<A>::bytes(widest, p_.H, reserved, per_slot, kExtra);
-    return parallel_for(grouping.count, max<int64_t>(1, 65536 / elements), bytes, [&](int64_t begin, int64_t end, char* to) {
-      for (; begin < end; ++begin) {
-        Group g;
-        const RowLayout l = grouping.group(begin, p_.W, sizeof(A), g);
-        const Kept<A> kept(l, p_.H, reserved, per_slot, to);
-        std::memset(kept.extra(kZero) - l.front, 0, size_t(l.stride) * sizeof(A));  // a wider group was there, maybe
-        solve(call, g, l, kept);
-      }
-    });
+    return Kept<A>::bytes(grouping_.group(0, p_.W, sizeof(A), first), p_.H, reserved_, per_slot_, kExtra);
+  }
+  template <class Call>
+  void solve(const Call& call, int64_t i, char* memory) const {
+    Group g;
+    const RowLayout l = grouping_.group(i, p_.W, sizeof(A), g);
+    const Kept<A> kept(l, p_.H, reserved_, per_slot_, memory);
+    std::memset(kept.extra(kZero) - l.front, 0, size_t(l.stride) * sizeof(A));  // a wider group was there, maybe
+    solve(call, g, l, kept);
   }
 
  private:
@@ -140,13 +131,14 @@ class March {
   }
 
   // `next` holds h^{k-1} on entry and h^{k+1} on return. A function of its own, for the addresses fill the registers.
-  static PDECNN_NOINLINE void step_row(int64_t n, int64_t e, const Weights<A*>& weights, A* next, const A* h, const A* yp,
+  static PDECNN_NOINLINE void step_row(int64_t n, int64_t e, const Weights<2, A*>& weights, A* next, const A* h, const A* yp,
                                        const A* ym) {
-    const Weights<A*> w = weights;
+    const Weights<2, A*> w = weights;
+    const A *c_plus = w.plus[0], *c_minus = w.minus[0], *d_plus = w.plus[1], *d_minus = w.minus[1];
     PDECNN_VECTORIZE
     for (int64_t i = 0; i < n; ++i) {
-      const Weights<A> at{w.a[i], w.b[i], w.c_plus[i], w.c_minus[i], w.d_plus[i], w.d_minus[i], w.s[i], A(0)};
-      next[i] = step(at, next[i], Around<A>{h[i], h[i + e], h[i - e], yp[i], ym[i]});
+      const Weights<2, A> at{w.a[i], w.b[i], w.s[i], A(0), {c_plus[i], d_plus[i]}, {c_minus[i], d_minus[i]}};
+      next[i] = step(at, next[i], Around<2, A>{h[i], {h[i + e], yp[i]}, {h[i - e], ym[i]}});
     }
   }
 
@@ -168,12 +160,13 @@ class March {
     auto v_row = [&](int64_t i) { return kept.extra(kV + (i + 3) % 3); };
     for (int64_t i = y == 0 ? -1 : y + 1; i <= y + 1; ++i) load_v(v_row(i), i, g, l);
     const A *v = v_row(y), *v_yp = v_row(y + 1), *v_ym = v_row(y - 1);
-    const Weights<A*> to = kept.weights(y);
+    const Weights<2, A*> to = kept.weights(y);
     PDECNN_VECTORIZE
     for (int64_t i = 0; i < n; ++i) {
-      const Weights<A> w = weights(q_, u[i], u[i + e], u[i - e], v[i], v_yp[i], v_ym[i], D_x[i], D_y[i], f[i]);
-      to.a[i] = w.a, to.b[i] = w.b, to.c_plus[i] = w.c_plus, to.c_minus[i] = w.c_minus;
-      to.d_plus[i] = w.d_plus, to.d_minus[i] = w.d_minus, to.s[i] = w.s, to.r[i] = w.r;
+      const Along<A> axes[2] = {{u[i], u[i + e], u[i - e], D_x[i]}, {v[i], v_yp[i], v_ym[i], D_y[i]}};
+      const Weights<2, A> w = weights(q_, axes, f[i]);
+      to.a[i] = w.a, to.b[i] = w.b, to.s[i] = w.s, to.r[i] = w.r;
+      to.plus[0][i] = w.plus[0], to.minus[0][i] = w.minus[0], to.plus[1][i] = w.plus[1], to.minus[1][i] = w.minus[1];
     }
     fold(y, l, to);
   }
@@ -186,7 +179,7 @@ class March {
 
   // What is beyond a border that is not periodic is a multiple of what is inside: its weight moves to the centre. The
   // adjoint reads c+- from neighbours too, so their halos must hold what is beyond the border.
-  void fold(int64_t y, const RowLayout& l, const Weights<A*>& w) const {
+  void fold(int64_t y, const RowLayout& l, const Weights<2, A*>& w) const {
     const A parity = q_.state_parity();
     auto edge = [&](A* weight, int64_t first, int64_t last) {
       for (int64_t s = 0; s < l.segments; ++s)
@@ -195,10 +188,10 @@ class March {
           weight[i] = 0;
         }
     };
-    if (!q_.periodic()) edge(w.c_minus, 0, 1), edge(w.c_plus, l.W - 1, l.W);
-    if (before(y) < 0) edge(w.d_minus, 0, l.W);
-    if (after(y) < 0) edge(w.d_plus, 0, l.W);
-    if (adjoint_) halos(w.c_plus, l, 0), halos(w.c_minus, l, 0);
+    if (!q_.periodic()) edge(w.minus[0], 0, 1), edge(w.plus[0], l.W - 1, l.W);
+    if (before(y) < 0) edge(w.minus[1], 0, l.W);
+    if (after(y) < 0) edge(w.plus[1], 0, l.W);
+    if (adjoint_) halos(w.plus[0], l, 0), halos(w.minus[0], l, 0);
   }
 
   // One step of the adjoint at one row, from h^{k+1} to h^k: adds to the sums, and turns the gradient of h^{k+2} (none in
@@ -208,27 +201,27 @@ class March {
     const int64_t n = l.length, e = l.lanes, from = kG + (k + 1) % 2;
     const A *G_yp = kept.extra(kZero), *G_ym = G_yp, *d_minus_yp = G_yp, *d_plus_ym = G_yp, *yp, *ym;
     beside(y, k, kept, yp, ym);
-    if (after(y) >= 0) G_yp = kept.at(after(y), from), d_minus_yp = kept.weights(after(y)).d_minus;
-    if (before(y) >= 0) G_ym = kept.at(before(y), from), d_plus_ym = kept.weights(before(y)).d_plus;
-    const Weights<A*> w = kept.weights(y);
-    const Sums<A*> sums = sums_of(y, kept);
+    if (after(y) >= 0) G_yp = kept.at(after(y), from), d_minus_yp = kept.weights(after(y)).minus[1];
+    if (before(y) >= 0) G_ym = kept.at(before(y), from), d_plus_ym = kept.weights(before(y)).plus[1];
+    const Weights<2, A*> w = kept.weights(y);
+    const A *c_plus = w.plus[0], *c_minus = w.minus[0];
+    const Sums<2, A*> sums = sums_of(y, kept);
     const A *h = kept.at(y, state(k)), *h_prev = kept.at(y, state(k - 1)), *h_next = kept.at(y, state(k + 1)),
             *G = kept.at(y, from);
-    A* to = kept.at(y, kG + k % 2);
+    A *to = kept.at(y, kG + k % 2), *A_x = sums.A_x[0], *A_y = sums.A_x[1], *B_x = sums.B_x[0], *B_y = sums.B_x[1];
     PDECNN_VECTORIZE
     for (int64_t i = 0; i < n; ++i) {
-      Sums<A> s{};
-      if (!kFirst) s = {sums.G[i], sums.Gh[i], sums.A_x[i], sums.A_y[i], sums.B_x[i], sums.B_y[i]};
-      s.add(G[i], Around<A>{h[i], h[i + e], h[i - e], yp[i], ym[i]}, h_prev[i], h_next[i]);
-      const A older = kFirst ? A(0) : to[i];
-      to[i] = adjoint_step<A>(w.a[i], older, w.b[i], G[i], w.c_plus[i - e] * G[i - e], w.c_minus[i + e] * G[i + e],
-                              d_plus_ym[i] * G_ym[i], d_minus_yp[i] * G_yp[i]);
-      sums.G[i] = s.G, sums.Gh[i] = s.Gh, sums.A_x[i] = s.A_x, sums.A_y[i] = s.A_y, sums.B_x[i] = s.B_x, sums.B_y[i] = s.B_y;
+      Sums<2, A> s{};
+      if (!kFirst) s = {sums.G[i], sums.Gh[i], {A_x[i], A_y[i]}, {B_x[i], B_y[i]}};
+      s.add(G[i], Around<2, A>{h[i], {h[i + e], yp[i]}, {h[i - e], ym[i]}}, h_prev[i], h_next[i]);
+      const Weights<2, A> at{w.a[i], w.b[i], A(0), A(0), {c_minus[i + e], d_minus_yp[i]}, {c_plus[i - e], d_plus_ym[i]}};
+      to[i] = step(at, kFirst ? A(0) : to[i], Around<2, A>{G[i], {G[i + e], G_yp[i]}, {G[i - e], G_ym[i]}});
+      sums.G[i] = s.G, sums.Gh[i] = s.Gh, A_x[i] = s.A_x[0], A_y[i] = s.A_x[1], B_x[i] = s.B_x[0], B_y[i] = s.B_x[1];
     }
   }
-  Sums<A*> sums_of(int64_t y, const Kept<A>& kept) const {
+  Sums<2, A*> sums_of(int64_t y, const Kept<A>& kept) const {
     auto row = [&](int64_t i) { return kept.at(y, kSums + i); };
-    return {row(0), row(1), row(2), row(3), row(4), row(5)};
+    return {row(0), row(1), {row(2), row(3)}, {row(4), row(5)}};
   }
   // Turns Gh into P = r Gh. The divergence reads mirrored velocities beyond the border, so its adjoint mirrors with the
   // other sign.
@@ -242,7 +235,7 @@ class March {
 
   void write_gradients(int64_t y, const Group& g, const RowLayout& l, const Kept<A>& kept, const BackwardCall& call) const {
     const int64_t n = l.length, e = l.lanes;
-    const Sums<A*> sums = sums_of(y, kept);
+    const Sums<2, A*> sums = sums_of(y, kept);
     A *P = sums.Gh, *beyond = kept.extra(kNegative);
     if (after(y) < 0 || before(y) < 0)
       for (int64_t i = 0; i < n; ++i) beyond[i] = -q_.velocity_parity() * P[i];
@@ -260,10 +253,10 @@ class March {
     if (p_.h_prev.data == nullptr) emit(call.h, [&](int64_t i) { return G_0[i] + a[i] * G_1[i]; });
     else emit(call.h, [&](int64_t i) { return G_0[i]; });
     emit(call.h_prev, [&](int64_t i) { return a[i] * G_1[i]; });
-    emit(call.u, [&](int64_t i) { return gradient_of_velocity(q_.A_x, r[i], sums.A_x[i], P[i - e], P[i + e]); });
-    emit(call.v, [&](int64_t i) { return gradient_of_velocity(q_.A_y, r[i], sums.A_y[i], P_ym[i], P_yp[i]); });
-    emit(call.D_x, [&](int64_t i) { return gradient_of_term(q_.B2_x, r[i], sums.B_x[i]); });
-    emit(call.D_y, [&](int64_t i) { return gradient_of_term(q_.B2_y, r[i], sums.B_y[i]); });
+    emit(call.u, [&](int64_t i) { return gradient_of_velocity(q_.A_x[0], r[i], sums.A_x[0][i], P[i - e], P[i + e]); });
+    emit(call.v, [&](int64_t i) { return gradient_of_velocity(q_.A_x[1], r[i], sums.A_x[1][i], P_ym[i], P_yp[i]); });
+    emit(call.D_x, [&](int64_t i) { return gradient_of_term(q_.B2_x[0], r[i], sums.B_x[0][i]); });
+    emit(call.D_y, [&](int64_t i) { return gradient_of_term(q_.B2_x[1], r[i], sums.B_x[1][i]); });
     emit(call.f, [&](int64_t i) { return gradient_of_term(q_.dt2, r[i], sums.G[i]); });
   }
 
@@ -289,7 +282,11 @@ class March {
   const Scheme<A> q_;
   const Storage<A> storage_;
   const bool adjoint_;
-  const int64_t first_state_;
+  const int64_t first_state_, reserved_, per_slot_;
+  const Grouping grouping_;
 };
+
+extern template class March<float>;
+extern template class March<double>;
 
 }  // namespace PDECNN_NS

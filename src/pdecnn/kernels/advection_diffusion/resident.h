@@ -1,61 +1,55 @@
-// Periodic planes of the usual widths that stay in cache whole, in single precision: how they are found and run over.
+// Planes and volumes that stay in cache whole: every step goes over all of one before the next step begins.
 #pragma once
 
 #include "formulas.h"
 
 namespace PDECNN_NS {
 
-// Plane (n, c), and how far in n and c the one is that follows it.
-struct PlaneIndex {
-  int64_t n, c, next_n, next_c;
+// A row that is one vector has no halos: its neighbours in x are its lanes in another order.
+struct Turn {
+  bool is_on;
+  int32_t next[16], previous[16];
 };
 
-// Solves one plane of one width. Columns of its maps lie side by side, or are all one.
-struct PlaneSolver {
-  int64_t row;  // numbers that a row takes in scratch memory
-  void (*forward)(const ForwardCall&, const Scheme<float>&, const PlaneIndex&, float* scratch);
-  void (*backward)(const BackwardCall&, const Scheme<float>&, const PlaneIndex&, float* scratch);
+// One plane of any width, or some that lie side by side in memory (lanes), or a volume. Where it is in scratch memory, a row
+// has `lanes` numbers more on each side, so that no loop knows of borders in x; those in y and z are told by strips.
+template <class A>
+class PlaneSolver {
+ public:
+  PlaneSolver(const Problem& p, const Storage<A>& storage, int64_t lanes);
 
-  void solve(const ForwardCall& c, const Scheme<float>& q, const PlaneIndex& i, float* to) const { forward(c, q, i, to); }
-  void solve(const BackwardCall& c, const Scheme<float>& q, const PlaneIndex& i, float* to) const { backward(c, q, i, to); }
+  // Numbers of scratch memory, and whether they, and `more` of the caller, stay in cache.
+  int64_t numbers(bool adjoint) const { return planes(adjoint) * plane_ + 64; }
+  bool fits(bool adjoint, int64_t more = 0) const {
+    return (numbers(adjoint) + more) * int64_t(sizeof(A)) <= (adjoint ? 3 << 19 : 1 << 19);
+  }
 
-  // Numbers of scratch: seven weights and two states; backward the eighth weight, three sums, the states from h^{-1} on,
-  // their gradients, and a row of zeros.
-  template <class Call>
-  int64_t numbers(int64_t H, int64_t K) const {
-    return is_backward<Call> ? (8 + 3 + (K + 2) + (K + 1)) * H * row + row : 9 * H * row;
+  // Solve the planes of a group of a call, whose sizes and steps are those of the solver's problem.
+  void solve(const ForwardCall& call, const Group& g, A* scratch) const;
+  void solve(const BackwardCall& call, const Group& g, A* scratch) const;
+
+ private:
+  template <int kAxes>
+  struct Work;
+
+  int64_t planes(bool adjoint) const {
+    const int64_t fields = 2 * axes_ + 1, weights = 4 + 2 * axes_;
+    return fields + weights + (adjoint ? 2 * (p_.K + 2) : 3);
   }
-  // Whether they, and `more` of the caller, stay in cache.
-  template <class Call>
-  bool fits(int64_t H, int64_t K, int64_t more = 0) const {
-    return (numbers<Call>(H, K) + more) * int64_t(sizeof(float)) <= (is_backward<Call> ? 3 << 19 : 1 << 19);
-  }
+
+  const Problem p_;
+  const Scheme<A> q_;
+  const Storage<A> storage_;
+  const RowLayout layout_;
+  const int64_t axes_;
+  bool is_flat_;  // rows follow each other without a gap, and are gone over as one
+  Turn turn_;
+  int64_t row_;    // numbers from one row to the next
+  int64_t front_;  // zeros before a plane: what is beyond a border
+  int64_t plane_;  // numbers from one plane to the next
 };
 
-// The solver of planes of W columns; null: the march must do it.
-const PlaneSolver* plane_solver(int64_t W);
-
-// Solves all planes of a call, by whichever way is the fastest.
-Status advection_diffusion(const ForwardCall& call);
-
-// Whether the columns of a map are side by side or all one.
-inline bool has_rows(const Map& m) { return m.data == nullptr || m.sx == 1 || m.sx == 0; }
-inline bool has_rows(const Gradient& g) { return has_rows(g.map); }
-
-// Runs `solve(plane, scratch)` over all planes with one scratch of `numbers` per thread.
-template <class Solve>
-Status for_each_plane(const Problem& p, int64_t numbers, const Solve& solve) {
-  return parallel_for(p.N * p.C, grain(p.H * p.W * p.K), size_t(numbers) * sizeof(float),
-                      [&](int64_t begin, int64_t end, char* to) {
-                        PlaneIndex i{begin / p.C, begin % p.C, 0, 0};
-                        for (; begin < end; ++begin) {
-                          const bool wraps = i.c + 1 == p.C, last = begin + 1 == end;
-                          i.next_n = !last && wraps ? 1 : 0;
-                          i.next_c = last ? 0 : wraps ? 1 - p.C : 1;
-                          solve(i, reinterpret_cast<float*>(to));
-                          i.n += i.next_n, i.c += i.next_c;
-                        }
-                      });
-}
+extern template class PlaneSolver<float>;
+extern template class PlaneSolver<double>;
 
 }  // namespace PDECNN_NS

@@ -27,10 +27,11 @@ struct Map { PDECNN_FIELDS(
 
 // advection_diffusion
 
+// A volume is D planes of H rows each, one after another: row z * H + y of its maps. Planes alone have D = 1, no w and no D_z.
 struct Problem { PDECNN_FIELDS(
-  int64_t dtype, N, C, H, W, K, boundary, interleaved;
-  double dt, dx, dy;
-  Map h, h_prev, u, v, D_x, D_y, f;
+  int64_t dtype, N, C, D, H, W, K, boundary, interleaved;
+  double dt, dx, dy, dz;
+  Map h, h_prev, u, v, w, D_x, D_y, D_z, f;
 )};
 
 struct ForwardCall { PDECNN_FIELDS(
@@ -47,7 +48,7 @@ struct Gradient { PDECNN_FIELDS(
 struct BackwardCall { PDECNN_FIELDS(
   Problem problem;
   Map grad_out;
-  Gradient h, h_prev, u, v, D_x, D_y, f;
+  Gradient h, h_prev, u, v, w, D_x, D_y, D_z, f;
 )};
 
 // global_layer
@@ -181,14 +182,14 @@ struct BackwardCall { PDECNN_FIELDS(
 // and the last one. A changed size or order is a changed interface: bump the version in library.cpp with these.
 #define PDECNN_STRUCTS(X)                                                                  \
   X("Map", Map, 5, sx)                                                                     \
-  X("Problem", Problem, 46, f)                                                             \
+  X("Problem", Problem, 58, f)                                                             \
   X("Gradient", Gradient, 6, sums)                                                         \
   X("depthwise_norm::Problem", depthwise_norm::Problem, 17, beta)                          \
   X("global_training::Layer", global_training::Layer, 26, previous_is_input)               \
   X("depthwise::Problem", depthwise::Problem, 8, boundary)                                 \
   X("spectral_filter::Problem", spectral_filter::Problem, 12, g)                           \
-  X("pdecnn_advection_diffusion_forward", ForwardCall, 51, out)                            \
-  X("pdecnn_advection_diffusion_backward", BackwardCall, 93, f)                            \
+  X("pdecnn_advection_diffusion_forward", ForwardCall, 63, out)                            \
+  X("pdecnn_advection_diffusion_backward", BackwardCall, 117, f)                            \
   X("pdecnn_global_layer", global_training::InferenceCall, 32, out)                        \
   X("pdecnn_depthwise_norm_forward", depthwise_norm::ForwardCall, 23, var)                 \
   X("pdecnn_depthwise_norm_backward", depthwise_norm::BackwardCall, 27, grad_beta)         \

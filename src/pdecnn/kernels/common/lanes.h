@@ -3,6 +3,10 @@
 
 #include "abi.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace PDECNN_NS {
 
 #if defined(__AVX512F__)
@@ -48,6 +52,23 @@ struct Lanes {
     return v;
 #endif
   }
+  // Whether lanes can be put in another order, and the vector whose lane i is lane places[i] of v.
+#if defined(__AVX512F__)
+  static constexpr bool kTurns = Bytes == 64 && sizeof(A) == 4;
+#elif defined(__AVX2__)
+  static constexpr bool kTurns = Bytes == 32 && sizeof(A) == 4;
+#else
+  static constexpr bool kTurns = false;
+#endif
+  static PDECNN_INLINE V turn(const V& v, const int32_t* places) {
+    (void)places;
+    if constexpr (!kTurns) return v;
+#if defined(__AVX512F__)
+    else return V(_mm512_permutexvar_ps(_mm512_loadu_si512(places), __m512(v)));
+#elif defined(__AVX2__)
+    else return V(_mm256_permutevar8x32_ps(__m256(v), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places))));
+#endif
+  }
   // By halves: the bits are those of no other order.
   static PDECNN_INLINE A sum(const V& v) {
     if constexpr (count == 1) return v[0];
@@ -67,15 +88,34 @@ PDECNN_INLINE void copy_numbers(To* PDECNN_RESTRICT to, const From* PDECNN_RESTR
   for (int64_t i = 0; i < n; ++i) narrow(widen(from[i]), to[i]);
 }
 
-// The same for numbers that are apart in memory; the usual widths of rows are known to the compiler.
+// The same for a short row: whole vectors, the last of which begins so that it ends with the row.
+template <class To, class From>
+PDECNN_INLINE void copy_row(To* to, const From* from, int64_t n) {
+  if constexpr (sizeof(To) == sizeof(From)) {
+    auto by = [&](auto lanes) {
+      using L = decltype(lanes);
+      int64_t i = 0;
+      for (; i + L::count <= n; i += L::count) L::store(to + i, L::load(from + i));
+      if (i < n) L::store(to + n - L::count, L::load(from + n - L::count));
+    };
+    using Wide = Lanes<From, kVectorBytes>;
+    using Narrow = Lanes<From, 16>;
+    if (n >= Wide::count) return by(Wide{});
+    if (n >= Narrow::count) return by(Narrow{});
+  }
+  copy_numbers(to, from, n);
+}
+
+// The same for numbers that may be apart in memory, or all one.
 template <class To, class From>
 PDECNN_INLINE void copy_strided(To* to, int64_t to_stride, const From* from, int64_t from_stride, int64_t n) {
-  if (to_stride != 1 || from_stride != 1)
+  if (to_stride == 1 && from_stride == 1) return copy_row(to, from, n);
+  if (to_stride == 1 && from_stride == 0) {
+    const auto value = widen(*from);
+    for (int64_t i = 0; i < n; ++i) narrow(value, to[i]);
+  } else {
     for (int64_t i = 0; i < n; ++i) narrow(widen(from[i * from_stride]), to[i * to_stride]);
-  else if (n == 8) copy_numbers(to, from, 8);
-  else if (n == 16) copy_numbers(to, from, 16);
-  else if (n == 32) copy_numbers(to, from, 32);
-  else copy_numbers(to, from, n);
+  }
 }
 
 // The widest vector that a row of W numbers fills: calls f with it.

@@ -5,7 +5,7 @@
 ParallelFor pdecnn_parallel_for = nullptr;
 
 // Bumped whenever the call of an exported function changes; Python refuses a library of another number.
-PDECNN_EXPORT int32_t pdecnn_abi_version() { return 3; }
+PDECNN_EXPORT int32_t pdecnn_abi_version() { return 4; }
 
 PDECNN_EXPORT void pdecnn_set_parallel_for(ParallelFor f) { pdecnn_parallel_for = f; }
 

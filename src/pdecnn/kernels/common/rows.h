@@ -85,19 +85,46 @@ PDECNN_INLINE void copy_pixels(To* to, int64_t to_pixel, int64_t to_lane, const 
   for (int64_t x = 0; x < W; ++x) copy_strided(to + x * to_pixel, to_lane, from + x * from_pixel, from_lane, lanes);
 }
 
-// Row y of the map's planes into the segments of `row`, and back; halos are left as they are.
+// Some rows of the map's planes, from row y on, into the segments of rows at `row`, and back; halos are left as they are.
 template <class T, class A>
-void load_row(A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
-  for (int64_t s = 0; s < l.segments; ++s)
-    copy_pixels(row + l.pixel0(s), l.lanes, 1, static_cast<const T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy, m.sx,
-                m.sc, l.W, l.lanes);
+void load_rows(A* row, int64_t stride, const Map& m, const Group& g, const RowLayout& l, int64_t y, int64_t rows) {
+  for (int64_t s = 0; s < l.segments; ++s) {
+    const T* from = static_cast<const T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
+    A* to = row + l.pixel0(s);
+    // The plane that follows is called into cache: no prefetcher of the processor foresees so many short ones.
+    for (int64_t i = 0; m.sy == l.W && i < min<int64_t>(rows * l.W, 2048); i += 64 / int64_t(sizeof(T)))
+      PDECNN_PREFETCH(from + rows * l.W + i);
+    if (l.lanes == 1 && m.sx == 1 && m.sy == l.W && stride == l.W) copy_row(to, from, rows * l.W);
+    else
+      for (int64_t r = 0; r < rows; ++r, to += stride, from += m.sy)
+        copy_pixels(to, l.lanes, 1, from, m.sx, m.sc, l.W, l.lanes);
+  }
 }
 template <class T, class A>
-void store_row(const A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) {
-  for (int64_t s = 0; s < l.segments; ++s)
-    copy_pixels(static_cast<T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy, m.sx, m.sc, row + l.pixel0(s), l.lanes, 1,
-                l.W, l.lanes);
+void store_rows(const A* row, int64_t stride, const Map& m, const Group& g, const RowLayout& l, int64_t y, int64_t rows) {
+  for (int64_t s = 0; s < l.segments; ++s) {
+    T* to = static_cast<T*>(m.data) + g.n[s] * m.sn + g.c[s] * m.sc + y * m.sy;
+    const A* from = row + l.pixel0(s);
+    if (l.lanes == 1 && m.sx == 1 && m.sy == l.W && stride == l.W) copy_row(to, from, rows * l.W);
+    else
+      for (int64_t r = 0; r < rows; ++r, from += stride, to += m.sy)
+        copy_pixels(to, m.sx, m.sc, from, l.lanes, 1, l.W, l.lanes);
+  }
 }
+
+// These two, by the type that maps are stored in.
+template <class A>
+struct Storage {
+  void (*load_rows)(A* row, int64_t stride, const Map&, const Group&, const RowLayout&, int64_t y, int64_t rows);
+  void (*store_rows)(const A* row, int64_t stride, const Map&, const Group&, const RowLayout&, int64_t y, int64_t rows);
+
+  void load(A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) const { load_rows(row, 0, m, g, l, y, 1); }
+  void store(const A* row, const Map& m, const Group& g, const RowLayout& l, int64_t y) const {
+    store_rows(row, 0, m, g, l, y, 1);
+  }
+};
+template <class T>
+inline constexpr Storage<arithmetic_t<T>> kStorage{load_rows<T, arithmetic_t<T>>, store_rows<T, arithmetic_t<T>>};
 
 // Halos take the opposite border, or the near one times `parity`; 0 stands for zeros, whatever is near.
 template <class A>

@@ -2,6 +2,7 @@
 // in inference with all norms folded in, and with output affine, activation and residual. README.md tells the passes.
 #pragma once
 
+#include "../advection_diffusion/march.h"
 #include "../advection_diffusion/resident.h"
 #include "norm.h"
 
@@ -11,19 +12,50 @@ namespace global_training {
 using depthwise_norm::Plane;
 using depthwise_norm::PlaneNorms;
 
+// The steps of planes: whole where their scratch stays in cache, else row by row.
+class Solver {
+ public:
+  Solver(const Layer& layer, int64_t boundary, bool adjoint)
+      : problem_(sizes(layer, boundary)), planes_(problem_, kStorage<float>, 1), adjoint_(adjoint),
+        more_((3 * layer.problem.maps + 2) * layer.problem.plane()) {}
+
+  bool is_whole() const { return planes_.fits(adjoint_, adjoint_ ? more_ : 0); }
+  int64_t numbers() const {
+    return is_whole() ? planes_.numbers(adjoint_)
+                      : int64_t(March<float>(problem_, kStorage<float>, false).bytes() / sizeof(float));
+  }
+  const PDECNN_NS::Problem& problem() const { return problem_; }
+  template <class Call>
+  void solve(const Call& call, float* scratch) const {
+    Group g;
+    g.n[0] = g.c[0] = 0;
+    if (is_whole()) planes_.solve(call, g, scratch);
+    else March<float>(call.problem, kStorage<float>, adjoint_).solve(call, 0, reinterpret_cast<char*>(scratch));
+  }
+
+ private:
+  static PDECNN_NS::Problem sizes(const Layer& layer, int64_t boundary) {
+    PDECNN_NS::Problem s{};
+    s.N = s.C = s.D = 1, s.H = layer.problem.H, s.W = layer.problem.W, s.K = layer.K, s.boundary = boundary;
+    s.dt = layer.dt, s.dx = layer.dx, s.dy = layer.dy, s.dz = 1;
+    return s;
+  }
+  const PDECNN_NS::Problem problem_;
+  const PlaneSolver<float> planes_;
+  const bool adjoint_;
+  const int64_t more_;
+};
+
 // A thread's work on one plane at a time: its coefficients and their gradients, which never leave the cache, and its solver.
 class PlaneSteps {
  public:
-  // Planes are solved whole where `solver` is given, else row by row, for any width and boundary.
-  template <class Call>
-  static int64_t numbers(const Layer& layer, const PlaneSolver* solver) {
-    const auto& p = layer.problem;
-    return planes(p) * PlaneNorms::size(p) + (solver == nullptr ? 0 : solver->numbers<Call>(p.H, layer.K));
+  static int64_t numbers(const Layer& layer, const Solver& solver) {
+    return planes(layer.problem) * PlaneNorms::size(layer.problem) + solver.numbers();
   }
   static int64_t planes(const depthwise_norm::Problem& p) { return 2 * p.maps + 2; }
 
-  PlaneSteps(const Layer& layer, const PlaneSolver* solver, const Scheme<float>& scheme, const Plane& plane, float* scratch)
-      : layer_(layer), p_(layer.problem), solver_(solver), q_(scheme), plane_(plane), scratch_(scratch),
+  PlaneSteps(const Layer& layer, const Solver& solver, const Plane& plane, float* scratch)
+      : layer_(layer), p_(layer.problem), solver_(solver), plane_(plane), scratch_(scratch),
         constants_{float(layer.D_x), float(layer.D_y)} {}
 
   float* coefficient(int64_t m) const { return scratch_ + m * PlaneNorms::size(p_); }
@@ -31,12 +63,9 @@ class PlaneSteps {
   const float* input() const { return plane_.in[layer_.x == nullptr ? 0 : 1]; }  // the layer's, which may be the state
 
   // The steps with the coefficients; tanh is applied to them first where it is their activation.
-  Status solve(float* out) const {
+  void solve(float* out) const {
     finish_coefficients();
-    const PDECNN_NS::ForwardCall call{problem(), map(out)};
-    if (solver_ == nullptr) return advection_diffusion(call);
-    solver_->forward(call, q_, PlaneIndex{0, 0, 1, 0}, solver_scratch());
-    return kOk;
+    solver_.solve(PDECNN_NS::ForwardCall{problem(), map(out)}, solver_scratch());
   }
   // Leaves the gradients of the coefficients and, if `all` are wanted, that of the state, which is returned, and of the
   // input where it is another.
@@ -47,10 +76,10 @@ class PlaneSteps {
     const Gradient none{map(nullptr), nullptr};
     auto to = [&](bool wanted, float* plane) { return all && wanted ? Gradient{map(plane), nullptr} : none; };
     auto of = [&](int64_t m) { return m < p_.maps ? Gradient{map(gradient(m)), nullptr} : none; };
-    solver_->backward(
-        {problem(), map(grad_out, plane_.next), to(true, grad_h), to(layer_.previous_is_input, both ? more : grad_x), of(0),
-         of(1), of(2), of(3), to(layer_.has_source, is_other ? grad_x : more)},
-        q_, PlaneIndex{0, 0, 1, 0}, solver_scratch());
+    solver_.solve(
+        PDECNN_NS::BackwardCall{problem(), map(grad_out), to(true, grad_h), to(layer_.previous_is_input, both ? more : grad_x),
+                                of(0), of(1), none, of(2), of(3), none, to(layer_.has_source, is_other ? grad_x : more)},
+        solver_scratch());
     for (int64_t m = 0; m < p_.maps && p_.act == kTanh; ++m) undo_tanh(gradient(m), coefficient(m), p_.plane());
     if (all && layer_.has_source && (!is_other || both)) add(is_other ? grad_x : grad_h, more, p_.plane());
     return grad_h;
@@ -61,77 +90,66 @@ class PlaneSteps {
     for (int64_t m = 0; m < p_.maps && p_.act == kTanh; ++m) apply_tanh(coefficient(m), p_.plane());
   }
   float* solver_scratch() const { return scratch_ + planes(p_) * PlaneNorms::size(p_); }
-  // While planes are read, those `next` numbers further are called into cache.
-  Map map(const float* plane, int64_t next = 0) const { return {const_cast<float*>(plane), next, 0, p_.W, 1}; }
+  Map map(const float* plane) const { return {const_cast<float*>(plane), 0, 0, p_.W, 1}; }
   Map diffusivity(int64_t m, const float& constant) const {
     return m < p_.maps ? map(coefficient(m)) : Map{const_cast<float*>(&constant), 0, 0, 0, 0};
   }
   PDECNN_NS::Problem problem() const {
-    PDECNN_NS::Problem s{};
-    s.N = s.C = 1, s.H = p_.H, s.W = p_.W, s.K = layer_.K, s.boundary = q_.boundary;
-    s.dt = layer_.dt, s.dx = layer_.dx, s.dy = layer_.dy;
-    s.h = map(plane_.in[0], plane_.next), s.h_prev = map(layer_.previous_is_input ? input() : nullptr, plane_.next);
+    PDECNN_NS::Problem s = solver_.problem();
+    s.h = map(plane_.in[0]), s.h_prev = map(layer_.previous_is_input ? input() : nullptr);
     s.u = map(coefficient(0)), s.v = map(coefficient(1));
     s.D_x = diffusivity(2, constants_[0]), s.D_y = diffusivity(3, constants_[1]);
-    s.f = map(layer_.has_source ? input() : nullptr, plane_.next);
+    s.f = map(layer_.has_source ? input() : nullptr);
     return s;
   }
 
   const Layer& layer_;
   const depthwise_norm::Problem& p_;
-  const PlaneSolver* solver_;
-  const Scheme<float>& q_;
+  const Solver& solver_;
   const Plane& plane_;
   float* scratch_;
   const float constants_[2];
 };
 
-// The solver of a layer in training, if there is one whose scratch, and the planes beside it, stay in cache.
-inline const PlaneSolver* training_solver(const Layer& layer) {
+// Whether a layer is trained plane by plane: its scratch, and the planes beside it, must stay in cache.
+inline bool trains(const Layer& layer, const Solver& solver) {
   const auto& p = layer.problem;
-  const PlaneSolver* solver = plane_solver(p.W);
-  if (solver == nullptr || (p.maps != 2 && p.maps != 4) || (p.side != 3 && p.side != 5)) return nullptr;
-  return solver->fits<PDECNN_NS::BackwardCall>(p.H, layer.K, (3 * p.maps + 2) * p.H * solver->row) ? solver : nullptr;
+  return (p.maps == 2 || p.maps == 4) && (p.side == 3 || p.side == 5) && solver.is_whole();
 }
 
 // Makes the coefficients of every plane by `make(norms, m, to)`, solves it, and calls `finish(plane, x)`.
 template <class Make, class Finish>
-Status advance(const Layer& layer, const PlaneSolver* solver, int64_t boundary, float* out, int64_t grain, const Make& make,
-               const Finish& finish) {
+Status advance(const Layer& layer, const Solver& solver, float* out, int64_t grain, const Make& make, const Finish& finish) {
   const depthwise_norm::Problem& p = layer.problem;
-  const int64_t own = PlaneNorms::numbers(p), numbers = own + PlaneSteps::numbers<PDECNN_NS::ForwardCall>(layer, solver);
-  const Scheme<float> scheme(boundary, layer.dt, layer.dx, layer.dy);
-  int32_t failed = 0;
+  const int64_t own = PlaneNorms::numbers(p), numbers = own + PlaneSteps::numbers(layer, solver);
   auto solve = [&](const Plane& plane, float* scratch) {
     const PlaneNorms norms(p, plane, scratch);
-    const PlaneSteps steps(layer, solver, scheme, plane, scratch + own);
+    const PlaneSteps steps(layer, solver, plane, scratch + own);
     for (int64_t m = 0; m < p.maps; ++m) make(plane, norms, m, steps.coefficient(m));
-    if (steps.solve(plane.out[0]) != kOk) failed = 1;
+    steps.solve(plane.out[0]);
     finish(plane, steps.input());
   };
-  const Status status = depthwise_norm::run(p, {{p.h, layer.x}, {out}}, numbers, solve, grain);
-  return failed ? kOutOfMemory : status;
+  return depthwise_norm::run(p, {{p.h, layer.x}, {out}}, numbers, solve, grain);
 }
 
 inline Status forward(const ForwardCall& call) {
-  const PlaneSolver* solver = training_solver(call.layer);
-  if (solver == nullptr) return kBadArgument;
+  const Solver solver(call.layer, kPeriodic, false);
+  if (!trains(call.layer, Solver(call.layer, kPeriodic, true))) return kBadArgument;
   const Status status = depthwise_norm::statistics(call.layer.problem, call.mean, call.var);
   if (status != kOk) return status;
   auto make = [&](const Plane&, const PlaneNorms& norms, int64_t m, float* to) {
     norms.apply_normalised(m, {call.mean, call.var}, norms.output(m), to);
   };
-  return advance(call.layer, solver, kPeriodic, call.out, 1, make, [](const Plane&, const float*) {});
+  return advance(call.layer, solver, call.out, 1, make, [](const Plane&, const float*) {});
 }
 
 inline Status backward(const BackwardCall& call) {
   const Layer& layer = call.layer;
   const depthwise_norm::Problem& p = layer.problem;
-  const PlaneSolver* solver = training_solver(layer);
-  if (solver == nullptr) return kBadArgument;
-  const Scheme<float> scheme(kPeriodic, layer.dt, layer.dx, layer.dy);
+  const Solver solver(layer, kPeriodic, true);
+  if (!trains(layer, solver)) return kBadArgument;
   auto gradients = [&](const Plane& plane, const PlaneNorms& norms, float* scratch, bool all, const float** grad) {
-    const PlaneSteps steps(layer, solver, scheme, plane, scratch);
+    const PlaneSteps steps(layer, solver, plane, scratch);
     for (int64_t m = 0; m < p.maps; ++m) {
       apply(norms.output(m), norms.values(m), steps.coefficient(m), p.plane());
       grad[m] = steps.gradient(m);
@@ -139,7 +157,7 @@ inline Status backward(const BackwardCall& call) {
     return steps.solve_back(plane.in[2], all, plane.out[1]);
   };
   const depthwise_norm::Maps maps{{p.h, layer.x, call.grad}, {call.grad_h, layer.x == nullptr ? nullptr : call.grad_x}};
-  return depthwise_norm::backward(p, maps, PlaneSteps::numbers<PDECNN_NS::BackwardCall>(layer, solver), {call.mean, call.var},
+  return depthwise_norm::backward(p, maps, PlaneSteps::numbers(layer, solver), {call.mean, call.var},
                                   {call.grad_weight, call.grad_gamma, call.grad_beta}, gradients);
 }
 
@@ -160,9 +178,7 @@ inline Status infer(const InferenceCall& call) {
   };
   const depthwise_norm::Tasks tasks(p);
   const int64_t grain = max<int64_t>(1, 32768 / (n * (layer.K + 8) * tasks.channels * tasks.samples));
-  const PlaneSolver* solver = call.boundary == kPeriodic ? plane_solver(p.W) : nullptr;
-  if (solver != nullptr && !solver->fits<PDECNN_NS::ForwardCall>(p.H, layer.K)) solver = nullptr;
-  return advance(layer, solver, call.boundary, call.out, grain, make, finish);
+  return advance(layer, Solver(layer, call.boundary, false), call.out, grain, make, finish);
 }
 
 }  // namespace global_training

@@ -225,7 +225,7 @@ struct AdvectionDiffusion {
     Problem& p = call.problem;
     p.boundary = r.integer(info, "boundary", kPeriodic, kDirichlet);
     has_source = r.integer(info, "has_source", 0, 1);
-    p.dt = r.number(info, "dt", false), p.dx = r.number(info, "dx", false), p.dy = r.number(info, "dy", false);
+    p.dt = r.number(info, "dt", false), p.dx = r.number(info, "dx", false), p.dy = r.number(info, "dy", false), p.dz = 1;
   }
 
   OrtStatus* compute(OrtKernelContext* context) const {
@@ -243,7 +243,7 @@ struct AdvectionDiffusion {
                    is_coefficient ? "like h, (1, C, 1, 1) or ()" : "like h");
       *maps[i] = map_of(t, h);
     }
-    p.N = h.dims[0], p.C = C, p.H = h.dims[2], p.W = h.dims[3], p.K = steps(r, context, 7);
+    p.N = h.dims[0], p.C = C, p.D = 1, p.H = h.dims[2], p.W = h.dims[3], p.K = steps(r, context, 7);
     c.out = output(r, context, h);
     return p.N > 0 ? answer(r, run, &c) : r.error();
   }
