@@ -74,7 +74,9 @@ def ours(name: str, folder: Path) -> Row:
     written = write(model, (x,), "net")
     cost = written.footprint
     built = Built(written.source, "net")
-    values, out, arena = x.numpy().ravel(), np.zeros(10, np.float32), np.zeros(cost.sram // 4, np.float32)
+    values: Any = x.numpy().ravel()
+    out: Any = np.zeros(10, np.float32)
+    arena: Any = np.zeros(cost.sram // 4, np.float32)
     ms = milliseconds(lambda: built.run(arena, values, out))
     np.save(folder / f"{name}.npy", np.concatenate([values, model(x).detach().numpy().ravel()]))
     return {"arena": cost.sram, "input_and_output": 4 * (values.size + out.size), "weights": cost.flash, "ms": ms}
@@ -248,7 +250,7 @@ def main(given: list[str]) -> None:
     with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(jobs) as pool:
         for stage in STAGES:
             tasks = [(peer, name) for peer in stage if peer in pythons for name in MODELS]
-            found = pool.map(lambda task: in_its_environment(pythons[task[0]], *task, Path(home)), tasks)
+            found = pool.map(lambda task: in_its_environment(pythons[task[0]], task[0], task[1], Path(home)), tasks)
             for (peer, name), row in zip(tasks, found, strict=True):
                 rows[peer][name] = row
     kept = {"jobs": jobs, "versions": {peer: versions(python, peer) for peer, python in pythons.items()}}
