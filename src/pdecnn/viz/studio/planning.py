@@ -96,7 +96,8 @@ def measure_parts(planned: Planned, progress: ProgressCallback | None = None) ->
     served = optimize_for_inference(model, x)
     whole, within = fastest(served, x)[""], fastest(served, x, [path for run in runs for path in run.members()])
     done()
-    like, layers = next(model.parameters()), {}
+    like = next(model.parameters())
+    layers: dict[str, dict[str, float]] = {}
     for run in runs:
         h = torch.zeros(1, *run.shape, dtype=like.dtype)
         made = {name: nn.Sequential(build(chosen(run, name), None, like)).eval() for name in names if name != NOTHING}

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from pdecnn.condensation.latency import time_models
 from pdecnn.models.build import build_model
@@ -180,7 +181,9 @@ def listing(entries: Sequence[Entry], runtime: str) -> str:
 
 def measure_here(entries: Sequence[Entry], progress: ProgressCallback | None = None) -> tuple[list[Entry], list[str]]:
     """The entries with milliseconds of this machine for the networks that a registry can build and that have none."""
-    nets, inputs, troubles = {}, {}, []
+    nets: dict[int, nn.Module] = {}
+    inputs: dict[int, Tensor] = {}
+    troubles: list[str] = []
     for i, e in enumerate(entries):
         if e.times or not e.model:
             continue

@@ -27,7 +27,7 @@ def make(page: gr.Blocks, options: Options) -> None:
     with gr.Row(equal_height=True):
         text = gr.Textbox("", label="Name or file contains", scale=4, elem_id="compare-text")
         measure_button = gr.Button(
-            "Time the others here", scale=0, min_width=220, elem_id="compare-measure", elem_classes="go"
+            "Time the rest here", scale=0, min_width=220, elem_id="compare-measure", elem_classes="go"
         )
         stop_button = gr.Button("Cancel", scale=0, min_width=110, elem_id="compare-stop", elem_classes="go")
     picture = html("compare-chart")

@@ -130,6 +130,7 @@ def make(page: gr.Blocks, options: Options) -> None:
         "fn": open_it,
         "inputs": [name, size, opened],
         "outputs": [planned, opened, about, skyline, table],
+        "show_progress_on": skyline,
     }
     for event in (page.load(**opening), gr.on([open_button.click, name.select, size.submit], **opening)):
         event.success(time_parts, planned, [parts, table], **clocked).success(time_it, **measuring)

@@ -133,7 +133,12 @@ def make(page: gr.Blocks, options: Options) -> None:
         return insides.state(view, channel, k), picture
 
     seen = [inside, answer, layer, channel, chart, fields, states, plane, k, reach]
-    opening: dict[str, Any] = {"fn": open_it, "inputs": name, "outputs": [net, images, *seen]}
+    opening: dict[str, Any] = {
+        "fn": open_it,
+        "inputs": name,
+        "outputs": [net, images, *seen],
+        "show_progress_on": answer,
+    }
     page.load(**opening)
     gr.on([open_button.click, name.select], **opening)
 
@@ -155,7 +160,7 @@ def make(page: gr.Blocks, options: Options) -> None:
             raise ValueError("Open a model first.")
         return see(found, to_input(read_drawing(drawn, bright=found.wanted.shape[0] == 1), found.wanted))
 
-    draw_button.click(draw_one, [net, pad], seen)
+    draw_button.click(draw_one, [net, pad], seen, show_progress_on=answer)
 
     @guarded
     def take(found: Net | None, path: str | None) -> tuple[Any, ...]:
@@ -163,7 +168,7 @@ def make(page: gr.Blocks, options: Options) -> None:
             raise ValueError("Open a model first, then choose a file.")
         return see(found, to_input(read_upload(path), found.wanted))
 
-    upload.upload(take, [net, upload], seen)
+    upload.upload(take, [net, upload], seen, show_progress_on=answer)
 
     @guarded
     def choose(made: Inside | None, layer: int | None, channel: int, k: int) -> tuple[Any, ...]:

@@ -68,6 +68,7 @@ def make(page: gr.Blocks, options: Options) -> None:
         "fn": open_it,
         "inputs": [name, number, t, break_it],
         "outputs": [net, turnable, stages, groups, *shown],
+        "show_progress_on": says,
     }
     page.load(**opening)
     gr.on([open_button.click, name.select], **opening)

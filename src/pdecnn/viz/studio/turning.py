@@ -87,7 +87,7 @@ def turn(given: Turnable, t: float, stages: list[int], seed: int = 0, *, break_i
         apply_in_place(after, T)
     else:
         after = transform(copy.deepcopy(given.net.model).double().eval(), T)
-    pairs = {path: (m.weight, dict(after.named_modules())[path].weight) for path, m in _weighted(given.folded)}
+    pairs = {path: (m.weight, dict(_weighted(after))[path].weight) for path, m in _weighted(given.folded)}
     a, b = given.folded(given.x)[0], after(given.x)[0]
     difference = float((a - b).abs().max() / a.abs().max().clamp_min(1e-300))
     size = sum(float(w.square().sum()) for w, _ in pairs.values())
@@ -95,7 +95,7 @@ def turn(given: Turnable, t: float, stages: list[int], seed: int = 0, *, break_i
     return Turned(pairs, (a, b), difference, moved)
 
 
-def _weighted(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def _weighted(model: nn.Module) -> list[tuple[str, nn.Conv2d | nn.Linear]]:
     return [(path, m) for path, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
 
 

@@ -39,7 +39,8 @@ def perform(folder: Path, tell: Tell) -> None:
     given = read_object(folder / SETTINGS, 16 * MB)
     teacher = open_net(given["name"], given["size"]).model
     teacher.load_state_dict(safetensors.torch.load_file(folder / TEACHER))
-    wanted = Input(*(tuple(given["input"][key]) for key in ("shape", "mean", "std")))
+    known: list[Any] = [tuple(given["input"][key]) for key in ("shape", "mean", "std")]
+    wanted = Input(*known)
     loaders = open_images(given["data"], wanted, given["seed"])
 
     def progress(text: str, done: int, total: int) -> None:
@@ -101,15 +102,15 @@ def both_answers(teacher: nn.Module, student: nn.Module, data: Loaders, wanted: 
     """Pictures with the true class and both answers; those where they differ first."""
     x, y = next(iter(data.evaluation or data.plain or data.train.batches(0)))[:2]
     a, b = (model.eval()(x).argmax(1) for model in (teacher, student))
-    differ, agree = ((q).nonzero().flatten().tolist() for q in (a != b, a == b))
-    shape, mean, std = (tuple(data.input.get(key) or getattr(wanted, key)) for key in ("shape", "mean", "std"))
+    differ, agree = (q.nonzero().flatten().tolist() for q in (a != b, a == b))
+    known: list[Any] = [tuple(data.input.get(key) or getattr(wanted, key)) for key in ("shape", "mean", "std")]
 
     def name(i: int) -> str:
         return data.classes[i] if 0 <= i < len(data.classes) else f"class {i}" if i >= 0 else "unknown"
 
     def shown(i: int) -> str:
         text = f"{name(int(y[i]))}: before {name(int(a[i]))}, after {name(int(b[i]))}"
-        return tile(to_picture(x[i], Input(shape, mean, std)), text)
+        return tile(to_picture(x[i], Input(*known)), text)
 
     items = [shown(i) for i in [*differ[:DIFFERENT], *agree, *differ[DIFFERENT:]][:SHOWN]]
     same = 100 * len(agree) / max(1, len(x))
