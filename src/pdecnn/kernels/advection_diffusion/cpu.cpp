@@ -31,9 +31,9 @@ Status solve_planes(const Call& call, const Storage<A>& storage, const PlaneSolv
 template <class Call>
 Status solve(const Call& call) {
   const Problem& p = call.problem;
-  if (p.N * p.C == 0) return kOk;
   return by_dtype(p.dtype, [&](auto t) {
     using A = arithmetic_t<decltype(t)>;
+    if (p.N * p.C == 0) return kOk;
     const Storage<A>& storage = kStorage<decltype(t)>;
     const PlaneSolver<A> solver(p, storage, lanes_of<A>(p));
     if (p.w.data != nullptr || solver.fits(is_backward<Call>)) return solve_planes(call, storage, solver);
