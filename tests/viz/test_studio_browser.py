@@ -28,6 +28,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600
+BRUSHES = ("brush", "draw", "draw button")  # what Gradio calls its tool
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader", "--disable-background-networking",
@@ -271,6 +272,9 @@ def test_look_inside_a_drawing_and_an_upload(visitor, images, tmp_path):
     visitor.click("#inside-draw")
     assert "The pad is empty" in visitor.complaint()
     before = visitor.text("inside-answer") + visitor.html("inside-answer")
+    tools = [b for b in visitor.all("#inside-pad button") if (b.get_attribute("aria-label") or "").lower() in BRUSHES]
+    tools[0].click()
+    time.sleep(1)
     pad = visitor.find("#inside-pad canvas")
     visitor.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", pad)
     stroke = ActionChains(visitor.driver).move_to_element_with_offset(pad, 0, -70).click_and_hold()

@@ -53,7 +53,7 @@ def paint(
     high = float(v[finite].max()) if high is None and finite.any() else high or 0.0
     share = np.clip((np.where(finite, v, low) - low) / ((high - low) or 1.0), 0.0, 1.0)
     colours = require("matplotlib", "studio").colormaps[cmap](share)[..., :3]
-    picture = np.rint(255 * colours).astype(np.uint8)
+    picture: np.ndarray = np.rint(255 * colours).astype(np.uint8)
     picture[~finite] = (181, 73, 58)
     return picture
 

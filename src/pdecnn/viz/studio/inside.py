@@ -156,7 +156,8 @@ def _view(path: str, layer: Layer, given: Tensor) -> LayerView:
         fields = [c.detach().view(-1, 1, 1).expand(states[0].shape) for c in pairs]
         A_x, A_y = fields[0].double(), fields[1].double()
         unstable = _growing(layer).view(-1, 1, 1).expand(states[0].shape)
-    return LayerView(path, layer.K, given, states, *fields, A_x.abs() + A_y.abs(), unstable)
+    u, v, D_x, D_y = fields
+    return LayerView(path, layer.K, given, states, u, v, D_x, D_y, A_x.abs() + A_y.abs(), unstable)
 
 
 def _growing(layer: Transport) -> Tensor:

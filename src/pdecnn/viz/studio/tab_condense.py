@@ -5,6 +5,7 @@ from typing import Any
 
 import gradio as gr
 
+from pdecnn.condensation.example import DATA
 from pdecnn.condensation.replacements import STEPS
 from pdecnn.layers.transport import MAX_K
 from pdecnn.viz.studio import jobs, planning, strip
@@ -66,7 +67,7 @@ def make(page: gr.Blocks, options: Options) -> None:
     gr.Markdown("#### Recover what it lost")
     with gr.Row(equal_height=True):
         images = gr.Textbox(
-            options.data or jobs.DATA,
+            options.data or DATA,
             label="Images",
             scale=3,
             elem_id="condense-images",
@@ -191,8 +192,8 @@ def make(page: gr.Blocks, options: Options) -> None:
         same = old is not None and old.status.state == "cancelled" and old.planned.plan is found.plan
         if same and old is not None and (old.data, old.epochs) == wanted:
             return (old.start(), *working())
-        if not options.local and wanted[0] not in (jobs.DATA, options.data):
-            raise ValueError(f"This page can be reached by others: images are {jobs.DATA} or what --data names.")
+        if not options.local and wanted[0] not in (DATA, options.data):
+            raise ValueError(f"This page can be reached by others: images are {DATA} or what --data names.")
         made = Job(found, *wanted[:1], epochs=wanted[1])
         if old is not None:
             old.close()

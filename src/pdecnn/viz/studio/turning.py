@@ -64,7 +64,8 @@ def element(group: Group, n: int, t: float, seed: int = 0) -> Tensor:
     if group.monomial:
         return torch.diag((t * M.diagonal()).exp())
     M = (M - M.T) if group.orthogonal else M
-    return torch.linalg.matrix_exp(3 * t * M / n**0.5)
+    found: Tensor = torch.linalg.matrix_exp(3 * t * M / n**0.5)
+    return found
 
 
 def outside(n: int, t: float, seed: int = 0) -> Tensor:
