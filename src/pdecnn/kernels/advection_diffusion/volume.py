@@ -94,11 +94,11 @@ def _gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 def _forward_flops(h: Any, *others: Any, **_: Any) -> int:
-    return 2 * torch.Size(h).numel() * (8 * others[8] + 20)
+    return int(2 * torch.Size(h).numel() * (8 * others[8] + 20))
 
 
 def _backward_flops(grad: Any, *others: Any, **_: Any) -> int:
-    return 2 * torch.Size(grad).numel() * (24 * others[9] + 28)
+    return int(2 * torch.Size(grad).numel() * (24 * others[9] + 28))
 
 
 register(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pdecnn.kernels.advection_diffusion import triton as solver
 from pdecnn.kernels.global_layer import op
-from pdecnn.kernels.global_layer.arguments import Steps
+from pdecnn.kernels.global_layer.arguments import Steps, check_maps, check_one_of
 from pdecnn.kernels.global_layer.triton_kernels import layer_kernel
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, in_order
 
@@ -26,9 +26,9 @@ def global_layer(
 ) -> Tensor:  # fmt: skip
     """The layer in one launch, in the memory format of `h`."""
     steps = Steps(*options)
-    op.check_maps("global_layer", h, weight, bias=bias, scale=scale, shift=shift)
+    check_maps("global_layer", h, weight, bias=bias, scale=scale, shift=shift)
     steps.check("global_layer", h, x, weight)
-    op.check_one_of("global_layer", "output_act", output_act, ACTIVATIONS)
+    check_one_of("global_layer", "output_act", output_act, ACTIVATIONS)
     if h.dtype != torch.float32 or weight.shape[-1] not in (1, 3, 5):
         return op.default(h, x, weight, bias, scale, shift, residual, output_act, *options)
     given, source = h.contiguous(), x.contiguous()
