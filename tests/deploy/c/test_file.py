@@ -21,7 +21,7 @@ from pdecnn.layers import GlobalLayer
 
 NAMES = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("pdecnn.")]
 QUICK = ["cifar_resnet_tiny_global", "mnist_toy_global", "lowcost_explicit_tiny", "cifar_hyperbolic_eq3"]
-# an equilibrium stops when it is near enough; a file, as any exported net, makes all its evaluations
+# an equilibrium stops when all samples of a batch are near enough, and a file has one: here none ever is
 ADAPTIVE = {"mnist_odenet": {"gradient": "anode", "method": "rk4", "steps": 4}} | {
     name: {"tol": 1e-12} for name in NAMES if "mdeq" in name
 }
