@@ -18,7 +18,9 @@ pytest.importorskip("onnxruntime")
 
 TEACHER = [f"teacher/{name}" for name in ("config.json", "manifest.json", "model.safetensors")]
 STUDENT = [name.replace("teacher", "student") for name in TEACHER]
-ALL = sorted([*TEACHER, *STUDENT, "job.json", "plan.json", "report.html", "result.json", "student.onnx"])
+ALL = sorted(
+    [*TEACHER, *STUDENT, "student/README.md", "job.json", "plan.json", "report.html", "result.json", "student.onnx"]
+)
 
 
 @pytest.fixture(scope="module")

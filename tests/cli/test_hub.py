@@ -62,6 +62,7 @@ def test_one_that_is_not_there_is_one_sentence(hub, tmp_path):
     assert line.endswith("name timm:NAME --weights FILE.")
 
 
+@pytest.mark.slow  # the client of the hub tries again for half a minute
 def test_weights_that_cannot_be_fetched_are_one_sentence(tmp_path):
     done = profile("resnet18.a1_in1k", "http://127.0.0.1:9", tmp_path)
     assert done.returncode == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pdecnn.kernels.native import ISAS, Library, load
+from pdecnn.kernels.native import ABI_VERSION, ISAS, Library, load
 from pdecnn.kernels.registry import NATIVE
 
 CASES = Path(__file__).with_name("native_cases.py")
@@ -110,7 +110,7 @@ def build(tmp_path, source):
 def test_a_library_of_another_version_is_a_reason(tmp_path):
     path = build(tmp_path, "int32_t pdecnn_abi_version() { return 999; }")
     child = run("-c", SHOW, PDECNN_LIBRARY=str(path))
-    reason = f"{path} has ABI version 999, this pdecnn needs 3: reinstall pdecnn."
+    reason = f"{path} has ABI version 999, this pdecnn needs {ABI_VERSION}: reinstall pdecnn."
     assert child.stdout.count(f"kernel='reference', note='{reason}'") == len(NATIVE), child.stderr
     assert reason in refused("RuntimeError", PDECNN_LIBRARY=str(path), PDECNN_KERNELS="native")
 

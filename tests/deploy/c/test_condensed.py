@@ -21,7 +21,7 @@ NETS = {
     "regnety_002": lambda: timm.create_model("regnety_002", num_classes=10),  # with squeeze and excitation
     "mobilenetv3_small_050": lambda: timm.create_model("mobilenetv3_small_050", num_classes=10),
 }
-QUICK = [("resnet18", "pde")]
+QUICK = [("mobilenetv3_small_050", "paper")]
 
 
 def check(name, replacement):

@@ -47,6 +47,7 @@ def element(group: Group, n: int, t: float, seed: int = 0) -> Tensor:
     """A way through the group from the identity at t = 0: `exp(t M)`; in a finite one, ever more exchanges of channels.
 
     Example:
+        >>> from pdecnn.symmetry import Group
         >>> T = element(Group.O, 4, 0.7)
         >>> bool(torch.allclose(T @ T.T, torch.eye(4, dtype=T.dtype)))
         True
