@@ -11,6 +11,7 @@ that was measured is not measured again, so that a search which was stopped goes
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import optuna
@@ -113,7 +114,7 @@ def show() -> None:
         table.add_column(column, justify="right", no_wrap=True)
 
     def mean(row: dict[str, Any], name: str) -> float:
-        return sum(s[name] for s in row["seeds"].values()) / len(row["seeds"])
+        return fmean(s[name] for s in row["seeds"].values())
 
     for row in sorted(rows, key=lambda r: -mean(r, "held")):
         beaten = any(mean(o, "held") > mean(row, "held") and o["speedup"] > row["speedup"] for o in rows)

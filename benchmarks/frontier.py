@@ -295,7 +295,8 @@ def time_them(of: Of = "fashion", rounds: int = 25, max_seconds: float = 60.0) -
         for batch in BATCHES:
             x = torch.randn(batch, *setting.shape, generator=torch.Generator().manual_seed(0))
             with served({name: net.eval() for name, net in nets.items()}, x, runtime, 1, None) as calls:
-                eight = served({INT8: teacher}, x, "onnx-int8", 1, None) if runtime == "onnx" else nullcontext({})
+                plain = runtime == "onnx"
+                eight: Any = served({INT8: teacher}, x, "onnx-int8", 1, None) if plain else nullcontext({})
                 with eight as more:
                     timings = measure({**calls, **more}, rounds=rounds, max_seconds=max_seconds)
             for name, timing in timings.items():

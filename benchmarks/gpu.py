@@ -110,7 +110,7 @@ def time_shape(shape: tuple[int, ...]) -> dict[str, Any]:
     h, C = torch.rand(shape, device="cuda"), shape[1]
     parameters = [torch.rand(size, device="cuda") for size in ((4, C, 3, 3), (4, C), (C,), (C,))]
     steps = (0.5, 0.5, K, 0.2, 1.0, 1.0, "periodic", 1, True, False, "relu")
-    arguments = (h, h, *parameters, False, "relu", *steps)
+    arguments: tuple[Any, ...] = (h, h, *parameters, False, "relu", *steps)
     torch.testing.assert_close(triton.global_layer(*arguments), op.default(*arguments), rtol=1e-4, atol=1e-4)
     fused, apart = (do_bench(lambda f=f: f(*arguments)) for f in (triton.global_layer, op.default))
     copy = do_bench(lambda: h.clone())
