@@ -1,6 +1,7 @@
 """What the studio computes and draws, without Gradio or a browser."""
 
 import base64
+import dataclasses
 import io
 import json
 import subprocess
@@ -223,7 +224,9 @@ def test_parts_are_measured_and_times_belong_to_their_plan(example):
     for run in example.plan.runs:
         assert len(parts.blocks[run.path]) == 5
         assert set(parts.layers[run.path]) == {*planning.choices(), "pde K=1", "paper K=1"}
-    assert 0 < planning.predict(example.plan, parts) < 1.5
+    layers = {path: dict.fromkeys(names, 0.5) for path, names in parts.layers.items()}
+    even = dataclasses.replace(parts, ms=10.0, blocks=dict.fromkeys(parts.blocks, [1.0] * 5), layers=layers)
+    assert planning.predict(example.plan, even) == pytest.approx(1 - 3 * (3 - 0.5) / 10)  # two of five blocks stay
     assert planning.costs(example).count("being measured") == 2
     measured = planning.Measured(example.plan, 4.0, 2.0)
     assert "being measured" not in planning.costs(example, parts, measured)
