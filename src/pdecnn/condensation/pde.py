@@ -16,7 +16,7 @@ from pdecnn.shared.reading import FileError
 
 @dataclass(frozen=True)
 class PdeOptions:
-    """What the equation is made of; the defaults were found by `benchmarks/design.py`.
+    """What the equation is made of. The defaults were chosen by hand; `benchmarks/design.py` is there to search them.
 
     Attributes:
         reaction: Whether channels react with each other, by a mixing (1x1) after the steps.
