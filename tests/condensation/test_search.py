@@ -15,7 +15,7 @@ import pdecnn
 from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.fit import answer_distance, recalibrate
 from pdecnn.condensation.harm import measure_harms
-from pdecnn.condensation.latency import LatencyTable, Site, measure_sites
+from pdecnn.condensation.latency import LatencyTable, Site, measure_sites, without_blocks
 from pdecnn.condensation.propose import predicted
 from pdecnn.condensation.replacements import choice_of
 from pdecnn.condensation.search import CHOICES, propose_plans
@@ -86,6 +86,24 @@ def test_a_table_is_measured_saved_and_read(net, made, tmp_path):
         table.with_ms(dataclasses.replace(made.runs[0], replacement="paper"))
     with pytest.raises(ValueError, match=r"no run 'x\.0-1'; there are"):
         table.of(dataclasses.replace(made.runs[0], parent="x", units=(("0",), ("1",)), costs=()))
+
+
+@given(st.floats(0.5, 11.9))
+@settings(deadline=None, max_examples=30)
+def test_an_anchored_table_predicts_the_net_without_its_blocks_and_that_with_all(made, ms):
+    table = table_of(made).anchored(made.runs, ms)
+    bare = [table.with_ms(run) for run in without_blocks(made).runs]
+    total = table.total(made.before)
+    assert predicted(total, bare).ms == pytest.approx(ms)
+    assert predicted(total, [dataclasses.replace(run, keep=len(run.units)) for run in bare]).ms == pytest.approx(12.0)
+    one = [dataclasses.replace(run, keep=run.keep if i else len(run.units)) for i, run in enumerate(bare)]
+    assert ms < predicted(total, one).ms < 12.0
+    first, second = table.sites.values()
+    assert second.block == pytest.approx(2 * first.block)  # each to its share, as measured
+
+
+def test_a_clock_that_finds_no_gain_leaves_the_table_as_it_is(made):
+    assert table_of(made).anchored(made.runs, 12.5) == table_of(made)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.harm import Harms
-from pdecnn.condensation.latency import LatencyTable, time_models
+from pdecnn.condensation.latency import LatencyTable, time_models, without_blocks
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.propose import parse_budget, predicted, with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
@@ -80,8 +80,9 @@ def propose_plans(
     before, narrowed = table.total(plan.before) if table else plan.before, plan.narrowed
     limits = parse_budget(budget, before)
     if narrowed and table:
-        small = {"": plan.narrow(model)}
-        table = table.scaled(time_models(small, x, table.runtime, table.threads, progress=progress)[""])
+        small = {"": plan.narrow(model), NOTHING: without_blocks(plan).apply(model)}
+        times = time_models(small, x, table.runtime, table.threads, progress=progress)
+        table = table.scaled(times[""]).anchored(plan.runs, times[NOTHING])
         narrowed = table.total(narrowed)
     total = narrowed or before
     choices = [_choices(run, harms.get(run.path, {}), table) for run in plan.runs]
