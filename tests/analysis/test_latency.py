@@ -108,6 +108,8 @@ def test_environment_names_machine_and_versions(monkeypatch):
     assert re.fullmatch(r"[0-9a-f]{12,40}\+?|unknown", str(e["commit"]))
     monkeypatch.setenv("PATH", "")
     assert latency._commit() == "unknown"
+    monkeypatch.setattr(latency.os, "getloadavg", lambda: (1.234, 0.0, 0.0), raising=False)
+    assert environment()["load"] == [e["load"][0], 1.23]
 
 
 def test_the_clock_waits_for_a_gpu_in_use(monkeypatch):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -141,8 +141,9 @@ def threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def environment() -> dict[str, str | int]:
-    """What a benchmark result must carry: CPU, cores, versions, commit (with `+` when the tree has changes)."""
+def environment() -> dict[str, Any]:
+    """What a benchmark result must carry: CPU, cores, versions, commit (with `+` when the tree has changes), and the load
+    average of the machine when this was first imported, which a benchmark does before it measures, and now."""
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count() or 1,
@@ -152,7 +153,16 @@ def environment() -> dict[str, str | int]:
         "timm": version("timm"),
         "pdecnn": version("pdecnn"),
         "commit": _commit(),
+        "load": [_LOAD_BEFORE, _load()],
     }
+
+
+def _load() -> float | None:
+    """Processes that ran or waited in the last minute, on average, where the system tells."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+_LOAD_BEFORE = _load()
 
 
 def _time(function: Callable[[], object], calls: int) -> float:
