@@ -2,11 +2,12 @@
 
     python benchmarks/scaling.py                 # everything, some minutes on a quiet machine
     python benchmarks/scaling.py solver layer    # parts by name
-    python benchmarks/scaling.py --draw          # nothing is measured: the picture from the results
+    python benchmarks/scaling.py --show          # nothing is measured: the slopes of the results
 
 One size is changed at a time, the others stay as they are. `slope` is the exponent p of `time ~ size^p`, fitted to the
 larger half of the sizes: 1 is linear. Memory is what the process grows by during one call, weights and inputs not
-counted; it is read from the system, so that memory of native code is in it. Results go to results/scaling.json.
+counted; it is read from the system, so that memory of native code is in it. The documentation draws what is in
+results/scaling.json.
 """
 
 import ctypes
@@ -34,7 +35,6 @@ from pdecnn.layers import GlobalLayer
 from pdecnn.shared.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scaling.png"
 NET = "cifar_resnet32_global"
 Call = Callable[[], object]
 
@@ -189,54 +189,25 @@ def show(found: dict[str, Any]) -> Table:
     return table
 
 
-def draw(found: dict[str, Any]) -> None:
-    """Time against each size, in units of the smallest; a dashed line is linear."""
-    from matplotlib.figure import Figure
-
-    axes = ("pixels", "channels", "batch", "K")
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    grid: Any = figure.subplots(2, len(axes), sharex="col")
-    for column, axis in enumerate(axes):
-        for row, (cost, label) in enumerate((("seconds", "ms"), ("bytes", "MB of memory"))):
-            panel = grid[row, column]
-            for part in (p for p in PARTS if axis in found.get(p, {})):
-                data = found[part][axis]
-                sizes = [quantity(axis, s) for s in data["sizes"]]
-                values = [c * (1e3 if cost == "seconds" else 1e-6) for c in data[cost]]
-                panel.loglog(sizes, [max(v, 1e-3) for v in values], marker="o", markersize=3, label=part)
-            low, high = panel.get_xlim()
-            bottom, top = panel.get_ylim()
-            panel.loglog([low, high], [bottom, bottom * high / low], "--", color="0.6", linewidth=1)
-            panel.set(xlim=(low, high), ylim=(bottom, top))
-            panel.grid(alpha=0.3)
-            if column == 0:
-                panel.set_ylabel(label)
-        grid[1, column].set_xlabel("pixels of the map" if axis == "pixels" else axis)
-    grid[0, 0].legend(fontsize=8)
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(PICTURE, dpi=110)
-
-
 def main(
     parts: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(PARTS)}, planning; all by default.")] = None,
     rounds: int = 9,
     max_seconds: Annotated[float, typer.Option(help="Limit for the timing of each size.")] = 6.0,
-    only_draw: Annotated[bool, typer.Option("--draw", help="Draw what was measured.")] = False,
+    only_show: Annotated[bool, typer.Option("--show", help="Print what was measured.")] = False,
 ) -> None:
-    """Measure, print the slopes, and draw."""
+    """Measure, and print the slopes."""
     wanted = parts or [*PARTS, "planning"]
     if unknown := [name for name in wanted if name not in (*PARTS, "planning")]:
         raise typer.BadParameter(f"expected {', '.join(PARTS)} or planning, got {unknown[0]!r}")
     kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     found = {name: kept[name] for name in (*PARTS, "planning") if name in kept}
-    for name in () if only_draw else wanted:
+    for name in () if only_show else wanted:
         if name == "planning":
             found[name] = dict(planning())
         else:
             found[name] = {axis: sweep(PARTS[name], axis, rounds, max_seconds) for axis in PARTS[name].sweeps}
         write_atomic(RESULTS, json.dumps({**found, "environment": environment()}, indent=1) + "\n")
     Console(width=80).print(show(found))
-    draw(found)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,29 @@ def savings(colours: dict[str, str]) -> Figure:
     return figure
 
 
+def scaling(colours: dict[str, str]) -> Figure:
+    """Time and memory of one call against each size; a line of dots is linear."""
+    data, axes_names = results.read("scaling"), ("pixels", "channels", "batch", "K")
+    parts = {"solver": BLUE, "layer": ORANGE, "net": GREEN, "training": GREY}
+    figure, grid = panels(len(axes_names), 9.0, 4.6, rows=2, sharex="col")
+    for column, name in enumerate(axes_names):
+        for row, (cost, scale) in enumerate((("seconds", 1e3), ("bytes", 1e-6))):
+            axes = grid[row, column]
+            for part, colour in parts.items():
+                if found := data.get(part, {}).get(name):
+                    sizes = [s**2 if name == "pixels" else s for s in found["sizes"]]
+                    axes.loglog(sizes, [scale * v or None for v in found[cost]], "o-", ms=3, color=colour, label=part)
+            (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+            axes.loglog([low, high], [bottom, bottom * high / low], ":", color=colours["ink"], linewidth=0.8)
+            axes.set(xlim=(low, high), ylim=(bottom, top))
+            axes.grid()
+        grid[1, column].set_xlabel("pixels of the map" if name == "pixels" else name)
+    grid[0, 0].set_ylabel("ms")
+    grid[1, 0].set_ylabel("memory, MB")
+    grid[0, 0].legend(fontsize=8)
+    return figure
+
+
 def solver(colours: dict[str, str]) -> Figure:
     """Times faster than the loop, by size of the feature map and K."""
     rows = [r for r in results.read("global_solver")["rows"] if r["threads"] == 1]
@@ -306,7 +329,7 @@ def smoothing(colours: dict[str, str]) -> Figure:
 PICTURES: dict[str, Callable[[dict[str, str]], Figure]] = {
     f.__name__: f
     for f in (
-        *(frontier, savings, solver, runtimes, lowcost, curves),
+        *(frontier, savings, scaling, solver, runtimes, lowcost, curves),
         *(transport, reach, courant, amplification, smoothing),
     )
 }

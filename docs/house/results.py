@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,31 @@ def savings() -> str:
             ]
         )
     return markdown(header, rows)
+
+
+def scaling() -> str:
+    """The exponents of time and memory."""
+    rows = []
+    for part, sweeps in read("scaling").items():
+        if part == "environment":
+            continue
+        for axis, row in sweeps.items():
+            first, last = (row["sizes"][i] for i in (0, -1))
+            span = f"{row['seconds'][0]:.2g} to {row['seconds'][-1]:.2g}"
+            slopes = ("" if q is None else f"{q:.2f}" for q in (row["slope"], row.get("slope_bytes")))
+            rows.append([f"{part}, {axis}", f"{first} to {last}", span, *slopes])
+    return markdown(["what, against what", "sizes", "seconds", "exponent of time", "of memory"], rows)
+
+
+def prediction() -> str:
+    """How far predicted milliseconds are from measured ones."""
+    rows = []
+    for name, found in read("prediction")["nets"].items():
+        for runtime, row in found.items():
+            errors = [100 * abs(r["error"]) for r in row["plans"]]
+            cells = (f"{row['ms']:.2f}", len(errors), f"{median(errors):.1f} %", f"{max(errors):.1f} %")
+            rows.append([f"`{name}`, {RUNTIMES.get(runtime, runtime)}", *cells])
+    return markdown(["network", "ms before", "plans", "median error", "largest error"], rows)
 
 
 def ratios(data: dict[str, Any], mode: str, batch: int) -> list[float]:
@@ -294,7 +319,7 @@ def files() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     f.__name__: f
     for f in (
-        *(frontier, solver, savings, runtimes, edge, demo, photographs),
+        *(frontier, solver, savings, scaling, prediction, runtimes, edge, demo, photographs),
         *(coverage, hyperbolic, lowcost, training, knob, trained, files),
     )
 }
