@@ -8,13 +8,13 @@ from typing import Any
 
 import timm
 import torch
-from rich.table import Table as RichTable
+from rich.console import Group
 from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.own_runs import find_runs, read_results
-from pdecnn.analysis.tables import ROUNDS
+from pdecnn.analysis.tables import ROUNDS, Notes
 from pdecnn.layers import (
     CirculantReactionDiffusion,
     ExplicitReactionDiffusion,
@@ -59,7 +59,7 @@ COMPLEXITY = {
     "circulant": ("m^2 c + c^2", "(n c) log(c n)", "printed without the n c^2 of M, which we count"),
     "linearmix": (None, None, "not in the paper's table"),
 }
-TEXTS = ("name", "dataset", "model", "size", "activation", "remark")
+TEXTS = ("name", "dataset", "model", "size", "activation")
 KEYS = (
     "table",
     "name",
@@ -81,7 +81,7 @@ KEYS = (
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper: a title, the columns to print, and one dict per row with all of `KEYS`."""
+    """A table of the paper: a title, the columns to print, and one dict per row; remarks become notes under it."""
 
     title: str
     columns: tuple[str, ...]
@@ -91,13 +91,15 @@ class PaperTable:
         """One dict per row."""
         return list(self.rows)
 
-    def __rich__(self) -> RichTable:
+    def __rich__(self) -> Group:
         texts = [c for c in self.columns if c in TEXTS]
         numbers = [c for c in self.columns if c not in TEXTS]
         table = make_table(self.title, texts, [c.replace("_", "\n") for c in numbers])
+        notes = Notes()
         for row in self.rows:
-            table.add_row(*(_text(row[c]) for c in (*texts, *numbers)))
-        return table
+            first, *others = (_text(row[c]) for c in (*texts, *numbers))
+            table.add_row(notes.mark(first, row.get("remark") or ""), *others)
+        return Group(table, *notes.lines())
 
 
 def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> PaperTable:
@@ -132,8 +134,9 @@ def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -
                 remark=remark or None,
             )
         )
-    columns = ("name", "size", "params_published", "params", "macs_published", "macs", "remark")
-    return PaperTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
+    columns = ("name", "params_published", "params", "macs_published", "macs")
+    title = f"Table 1. Complexity: as printed, O(.), and counted for one image, {size}"
+    return PaperTable(title, columns, tuple(rows))
 
 
 def accuracy_table(
