@@ -29,7 +29,7 @@ def test_runs_that_were_trained_otherwise_are_not_averaged(tmp_path):
 
 
 def test_the_null_of_our_smallest_net_stands_beside_it(tmp_path):
-    runs = [{**run_of(98.0, "muon"), "model": "mnist_micro_global"}]
+    runs = [{**run_of(98.0, "muon", no_global=False), "model": "mnist_micro_global"}]
     runs.append({**run_of(70.0, "muon", no_global=True), "model": "mnist_micro_global"})
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     entry = next(e for e in build_table(2, results=tmp_path).entries if e.row.model == "mnist_micro_global")

@@ -150,8 +150,9 @@ def network_options(options: Mapping[str, Any], K: int = PUBLISHED.K) -> dict[st
     steps = {"K": kept.pop("K", K), **({"K": changes.pop("K")} if "K" in changes else {})}
     kept |= steps if steps["K"] != K else {}
     kept |= {"global_options": dict(sorted(changes.items()))} if changes else {}
-    if kept.get("reading") == "counts":
-        del kept["reading"]
+    for name, usual in (("reading", "counts"), ("no_global", False)):
+        if kept.get(name) == usual:
+            del kept[name]
     return dict(sorted(kept.items()))
 
 
