@@ -22,8 +22,6 @@ HEADS = {
     "macs": "MACs, ours",
     "accuracy_published": "accuracy, printed",
     "accuracy": "ours, %",
-    "epochs": "our epochs",
-    "runs": "our seeds",
 }
 
 
@@ -69,11 +67,8 @@ def other_tables(module: Any) -> str:
     parts = []
     for table in module.build_tables(results=RESULTS):
         notes = Notes()
-        columns = [c for c in table.columns if c != "remark"]
-        rows = [
-            [_mark(notes, _cell(r[c]), (r.get("remark") or "") if c == "name" else "") for c in columns]
-            for r in table.rows
-        ]
+        columns = table.columns
+        rows = [[_mark(notes, _cell(r[c]), lowcost_tables.why(r, c)) for c in columns] for r in table.rows]
         under = "\n".join(f"- *{letter}*: {why}" for why, letter in notes.letters.items())
         heads = [HEADS.get(c, c) for c in columns]
         parts.append(f"## {table.title}\n\n{markdown(*_filled(heads, rows))}\n\n{under}")

@@ -229,13 +229,17 @@ def test_width_depth_and_first_guess_are_options():
 
 def build_small(name, **options):
     """A net of few channels and layers, whatever its family calls them, and its Global layers."""
-    sizes = {"densenet": {"layers": 2, "growth": 4}, "darts": {"channels": 4, "cells": 6}, "mnist": {"channels": 8}}
+    sizes = {
+        "densenet": {"layers": 2, "growth": 4},
+        "darts": {"channels": 4, "cells": 6},
+        "mnist_resnet": {"channels": 8},
+    }
     small = next((size for family, size in sizes.items() if family in name), {})
     net = timm.create_model(name, **{**small, **options}).eval()
     return net, [m for m in net.modules() if isinstance(m, GlobalLayer)]
 
 
-OTHER_NETS = ("cifar_densenet_bc100_global", "cifar_darts_global", "mnist_resnet_tiny_global")
+OTHER_NETS = ("cifar_densenet_bc100_global", "cifar_darts_global", "mnist_resnet_tiny_global", "mnist_toy_global")
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet_tiny_global", *OTHER_NETS])
@@ -247,7 +251,7 @@ def test_the_null_is_the_net_without_its_global_layers(name):
     if "darts" not in name:  # there the next cell reads other outputs
         inside = sum(p.numel() for m in layers for p in m.parameters())
         assert sum(p.numel() for p in null.parameters()) == sum(p.numel() for p in full.parameters()) - inside
-    assert null(torch.randn(2, 1 if "mnist" in name else 3, 32, 32)).shape == (2, 10)
+    assert null(torch.randn(2, 1, 28, 28) if "mnist" in name else torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_the_other_families_take_their_sizes_as_options():

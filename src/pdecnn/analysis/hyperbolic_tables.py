@@ -113,12 +113,13 @@ def build_tables(
                 "accuracy": runs.mean,
                 "runs": len(runs.accuracies),
                 "epochs": runs.epochs,
+                "trained": runs.note(),
                 "latency_ms": timings.get(row.model),
                 "remark": row.remark,
             }
         )
     trained = any(row["accuracy"] is not None for row in rows)
-    columns = [*COLUMNS, *["accuracy", "epochs", "runs"] * trained, *["latency_ms"] * bool(timings)]
+    columns = [*COLUMNS, *["accuracy"] * trained, *["latency_ms"] * bool(timings)]
     title = "Table 1. Hyperbolic networks, 100 classes of ImageNet (single runs)"
     return [PaperTable(title, tuple(columns), tuple(rows)), *_ablation(own)]
 
@@ -141,13 +142,13 @@ def _ablation(own: Found) -> list[PaperTable]:
                 "accuracy": runs.mean,
                 "runs": len(runs.accuracies),
                 "epochs": runs.epochs,
-                "remark": "; ".join(f"otherwise {each.mean:.2f} %, {each.describe()}" for each in runs.others),
+                "trained": runs.note(),
             }
         )
     if all(row["accuracy"] is None for row in rows):
         return []
     title = "Ours: its rows as small nets, trained alike for a short time on the 5,000 images that ship"
-    columns = ("name", "activation", "params", "macs", "accuracy", "epochs", "runs")
+    columns = ("name", "activation", "params", "macs", "accuracy")
     return [PaperTable(title, columns, tuple(rows))]
 
 

@@ -1,6 +1,6 @@
 """The tables of the low-cost paper again: complexity with counted numbers, and Table 2 beside our own runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -74,6 +74,7 @@ KEYS = (
     "accuracy",
     "runs",
     "epochs",
+    "trained",
     "latency_ms",
     "remark",
 )
@@ -81,7 +82,8 @@ KEYS = (
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper: a title, the columns to print, and one dict per row; remarks become notes under it."""
+    """A table of the paper: a title, the columns to print, and one dict per row. Notes under it have the remarks of
+    the rows, and how our own networks were trained."""
 
     title: str
     columns: tuple[str, ...]
@@ -97,9 +99,13 @@ class PaperTable:
         table = make_table(self.title, texts, [c.replace("_", "\n") for c in numbers])
         notes = Notes()
         for row in self.rows:
-            first, *others = (_text(row[c]) for c in (*texts, *numbers))
-            table.add_row(notes.mark(first, row.get("remark") or ""), *others)
+            table.add_row(*(notes.mark(_text(row[c]), why(row, c)) for c in (*texts, *numbers)))
         return Group(table, *notes.lines())
+
+
+def why(row: Mapping[str, Any], column: str) -> str:
+    """What the note of a cell says; empty if it has none."""
+    return row.get({"name": "remark", "accuracy": "trained"}.get(column, ""), "") or ""
 
 
 def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> PaperTable:
@@ -168,12 +174,13 @@ def accuracy_table(
                     accuracy=runs.mean,
                     runs=len(runs.accuracies),
                     epochs=runs.epochs,
+                    trained=runs.note(),
                     latency_ms=timings.get(model),
                 )
             )
     columns = ["name", "dataset", "size", "params_published", "params", "macs", "accuracy_published"]
     trained = any(row["accuracy"] is not None for row in rows)
-    columns += ["accuracy", "epochs", "runs"] * trained + ["latency_ms"] * bool(timings)
+    columns += ["accuracy"] * trained + ["latency_ms"] * bool(timings)
     return PaperTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
 
 

@@ -70,6 +70,22 @@ class OwnRuns:
         seeds = "1 seed" if len(self.accuracies) == 1 else f"{len(self.accuracies)} seeds"
         return ", ".join(part for part in (length, seeds, self.training.optimizer) if part)
 
+    def note(self) -> str:
+        """What a table says under the mean: how these runs were trained, and what the others gave; empty without runs.
+
+        Example:
+            >>> OwnRuns((90.0,), Training(2, "sgd"), (OwnRuns((80.0,), Training(1, "sgd")),)).note()
+            'ours: 2 epochs, 1 seed, sgd; otherwise 80.00 %, 1 epoch, 1 seed, sgd'
+        """
+        if not self.accuracies:
+            return ""
+        others = (f"otherwise {each.in_words()}" for each in self.others)
+        return "; ".join((f"ours: {self.describe()}", *others))
+
+    def in_words(self) -> str:
+        """The mean, and how it was trained: `80.00 %, 1 epoch, 1 seed, sgd`."""
+        return f"{self.mean:.2f} %, {self.describe()}"
+
 
 def read_results(folder: str | Path) -> Found:
     """Our own runs by model, dataset and options, and then by how they were trained.

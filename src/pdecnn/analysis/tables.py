@@ -109,7 +109,7 @@ class Entry:
             "runs": len(self.own.accuracies),
             "epochs": self.own.epochs,
             "optimizer": self.own.training.optimizer,
-            "other_runs": "; ".join(_own_words(own) for own in self.own.others),
+            "other_runs": "; ".join(own.in_words() for own in self.own.others),
             "accuracy_text": self.own_text.mean,
             "runs_text": len(self.own_text.accuracies),
             "epochs_text": self.own_text.epochs,
@@ -202,15 +202,10 @@ def _letter(n: int) -> str:
 
 def how_long(entry: Entry) -> str:
     """Of our accuracy, how it was trained, and what other runs of ours gave: `ours: 30 epochs, 3 seeds, kron`."""
-    parts = [] if entry.accuracy is None else [f"ours: {entry.own.describe()}"]
-    parts += [f"otherwise {_own_words(own)}" for own in entry.own.others]
+    parts = [entry.own.note()] if entry.own.accuracies else []
     for what, own in (("as the text reads", entry.own_text), ("without its Global layers", entry.own_null)):
-        parts += [f"{what}: {_own_words(each)}" for each in (own, *own.others) if each.accuracies]
+        parts += [f"{what}: {each.in_words()}" for each in (own, *own.others) if each.accuracies]
     return "; ".join(parts)
-
-
-def _own_words(own: OwnRuns) -> str:
-    return f"{own.mean:.2f} %, {own.describe()}"
 
 
 def _readings(entry: Entry) -> str:

@@ -191,7 +191,8 @@ class MnistToy(ConvNet):
 
     The block is `q = conv(act(norm(z)))` itself (`"conv"`), `act(norm(z + q))` (`"residual"`), or a Global layer of z
     whose velocities are `u = v = q`, without norm and of either sign, with D = 1 (`"global"`); `global_options` may
-    ask for another velocity. Gives logits; the published net ends in a log-softmax, which belongs to the loss here.
+    ask for another velocity, and `no_global` leaves the layer out: the null. Gives logits; the published net ends in a
+    log-softmax, which belongs to the loss here.
 
     Feature levels are z, the block's output, and that pooled. `global_pool=""` leaves the 7x7 map as it is.
 
@@ -213,6 +214,7 @@ class MnistToy(ConvNet):
         global_pool: str = "avg",
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
+        no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -226,11 +228,14 @@ class MnistToy(ConvNet):
         options = PUBLISHED.replace({"diffusion": 1.0, **changes})
         self.stem = _norm_act_conv(in_chans, act, norm, dd)
         branch = _norm_act_conv(1, act, norm, dd)
-        block: nn.Module = (
-            options.build(1, None, drop_path_rate, **({} if "velocity" in changes else {"velocity": branch}), **layers)
-            if cfg == "global"
-            else ToyBlock(branch, cfg == "residual", **layers)
-        )
+        block: nn.Module
+        if cfg != "global":
+            block = ToyBlock(branch, cfg == "residual", **layers)
+        elif no_global:
+            block = nn.Identity()
+        else:
+            own = {} if "velocity" in changes else {"velocity": branch}
+            block = options.build(1, None, drop_path_rate, **own, **layers)
         self.stages.append(nn.Sequential(nn.Identity()))
         self.stages.append(nn.Sequential(block))
         self.stages.append(nn.Sequential(act(), nn.AvgPool2d(4)))
