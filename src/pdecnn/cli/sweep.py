@@ -135,10 +135,11 @@ def report(sweep: Sweep, name: str, as_json: bool) -> list[SweepRow]:
 
 def keep(sweep: Sweep, path: Path) -> None:
     """Writes the results of all finished runs into one file, a list, as `pdecnn tables --results` reads it."""
+    from pdecnn.analysis.own_runs import MAX_RESULT
     from pdecnn.shared.files import write_atomic
     from pdecnn.shared.reading import read_json
 
     finished = [point.params for point in sweep.points() if point.status == "finished"]
-    found = [read_json(sweep.run_folder(params) / "result.json") for params in finished]
+    found = [read_json(sweep.run_folder(params) / "result.json", MAX_RESULT) for params in finished]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(found, indent=1) + "\n")
