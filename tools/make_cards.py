@@ -28,9 +28,9 @@ RECIPES = {"fashion_resnet32": "quick/fashion-teacher", "fashion_hyperbolic_cp":
 
 
 def results() -> dict[tuple[str, str], dict[str, Any]]:
-    """What training left, by model and data."""
+    """What training left, by model and data; files with several runs compare them, and have no weights."""
     found = [json.loads(file.read_text()) for file in sorted((ROOT / "results").glob("*.json"))]
-    return {(entry["model"], entry["dataset"]): entry for entry in found}
+    return {(entry["model"], entry["dataset"]): entry for entry in found if isinstance(entry, dict)}
 
 
 def facts(name: str, model: Any) -> dict[str, Any]:

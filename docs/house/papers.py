@@ -7,7 +7,7 @@ from typing import Any
 from house.results import ROOT, markdown
 from pdecnn.analysis import hyperbolic_tables, lowcost_tables
 from pdecnn.analysis.published import TITLES
-from pdecnn.analysis.tables import Notes, Table, build_table
+from pdecnn.analysis.tables import Notes, Table, build_table, how_long
 from pdecnn.shared.tables import short
 
 RESULTS = ROOT / "results"
@@ -22,8 +22,6 @@ HEADS = {
     "macs": "MACs, ours",
     "accuracy_published": "accuracy, printed",
     "accuracy": "ours, %",
-    "epochs": "our epochs",
-    "runs": "our seeds",
 }
 
 
@@ -44,7 +42,7 @@ def global_table(number: int) -> str:
                 _mark(notes, row.macs, row.macs_differ),
                 *macs,
                 _number(row.accuracy),
-                _mark(notes, _number(entry.accuracy), _how_long(entry.epochs, entry.runs)),
+                _mark(notes, _number(entry.accuracy), how_long(entry)),
             ]
         )
     header = ["row", "data", "parameters, printed", "ours", "MACs, printed", "thop", "conv + fc", "exact"]
@@ -56,12 +54,12 @@ def global_table(number: int) -> str:
 def _seconds(table: Table) -> str:
     """Cells and seconds, which Tables 1 and 4 print too."""
     rows = [
-        [e.row.name, e.row.cells or "", _number(e.row.train_s), _number(e.row.infer_s)]
+        [e.row.name, e.row.cells or "", e.cells, _number(e.row.train_s), _number(e.row.infer_s)]
         for e in table.entries
         if e.row.cells or e.row.train_s
     ]
-    header = ["row", "cells", "V100, training, s", "V100, inference, s"]
-    return f"As printed:\n\n{markdown(*_filled(header, rows))}" if rows else ""
+    header = ["row", "cells", "cells, ours", "V100, training, s", "V100, inference, s"]
+    return f"As printed, but for our cells:\n\n{markdown(*_filled(header, rows))}" if rows else ""
 
 
 def other_tables(module: Any) -> str:
@@ -69,11 +67,8 @@ def other_tables(module: Any) -> str:
     parts = []
     for table in module.build_tables(results=RESULTS):
         notes = Notes()
-        columns = [c for c in table.columns if c != "remark"]
-        rows = [
-            [_mark(notes, _cell(r[c]), (r.get("remark") or "") if c == "name" else "") for c in columns]
-            for r in table.rows
-        ]
+        columns = table.columns
+        rows = [[_mark(notes, _cell(r[c]), lowcost_tables.why(r, c)) for c in columns] for r in table.rows]
         under = "\n".join(f"- *{letter}*: {why}" for why, letter in notes.letters.items())
         heads = [HEADS.get(c, c) for c in columns]
         parts.append(f"## {table.title}\n\n{markdown(*_filled(heads, rows))}\n\n{under}")
@@ -90,12 +85,6 @@ def _mark(notes: Notes, text: str, why: str) -> str:
     """The text with the letter of its note."""
     marked = notes.mark(text, why)
     return f"{text} *{marked.rsplit(' ', 1)[1]}*" if why else text
-
-
-def _how_long(epochs: str, runs: int) -> str:
-    if not runs:
-        return ""
-    return f"ours: {epochs or 'unknown'} epochs, {runs} seed{'s' * (runs > 1)}"
 
 
 def _cell(value: Any) -> str:

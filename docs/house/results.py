@@ -293,8 +293,13 @@ def trained() -> str:
     for run in runs():
         each = ", ".join(f"{a:.2f}" for a in run.get("accuracies", []))
         data = run["dataset"].split(",")[0]
-        rows.append([f"`{run['model']}`", data, run.get("epochs", ""), f"{mean_of(run):.2f}", each])
-    return markdown(["network", "data", "epochs", "mean, %", "each seed, %"], rows)
+        recipe = run.get("recipe", {})
+        limit, by = recipe.get("data", {}).get("train_limit"), recipe.get("optimizer", {}).get("name", "")
+        data += f", {limit:,} images" if limit else ""
+        options = recipe.get("model", {}).get("kwargs", {})
+        name = f"`{run['model']}`" + f" {', '.join(f'{k}={v}' for k, v in options.items())}" * bool(options)
+        rows.append([name, data, by, run.get("epochs", ""), f"{mean_of(run):.2f}", each])
+    return markdown(["network", "data", "by", "epochs", "mean, %", "each seed, %"], rows)
 
 
 def mean_of(run: dict[str, Any]) -> float:

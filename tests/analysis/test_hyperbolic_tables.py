@@ -2,9 +2,11 @@
 
 import json
 
+import timm
+import torch
 from typer.testing import CliRunner
 
-from pdecnn.analysis.hyperbolic_tables import ROWS, build_tables
+from pdecnn.analysis.hyperbolic_tables import ABLATION, ROWS, build_tables
 from pdecnn.analysis.published import rounds_to
 from pdecnn.cli import app
 
@@ -29,5 +31,30 @@ def test_every_count_rounds_to_the_printed_figure(tmp_path):
 def test_the_command_prints_it(tmp_path):
     result = CliRunner().invoke(app, ["tables", "hyperbolic", "--results", str(tmp_path)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    for words in ("hyperbolic50_eq7_nows_x6", "softball@ds", "84.96", "8.95M"):
+    for words in ("(7) no ws x6", "softball@ds", "84.96", "8.95M"):
         assert words in result.output
+
+
+def test_in_80_columns_every_row_is_one_line(tmp_path):
+    run = {"model": "fashion_hyperbolic_cp", "dataset": "fashion-mini", "accuracy": 81.25, "epochs": 2}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    result = CliRunner().invoke(app, ["tables", "hyperbolic", "--results", str(tmp_path)], env={"COLUMNS": "80"})
+    lines = result.output.splitlines()
+    for row in (*ROWS, *ABLATION):
+        assert any(line.startswith(row.name) and row.activation in line for line in lines), row.name
+    assert sum("81.25" in line for line in lines) == 1
+
+
+def test_the_small_nets_are_the_rows_by_options():
+    """The same options of the paper's size give the networks of the rows, parameter by parameter."""
+    assert len(ABLATION) == 10 + 2 + 1
+    for row, small in zip(ROWS[2:], ABLATION, strict=False):
+        with torch.device("meta"):
+            named = timm.create_model(row.model, num_classes=100, **row.options)
+            built = timm.create_model("hyperbolic50_eq3", num_classes=100, **small.options)
+        shapes = [{k: v.shape for k, v in net.state_dict().items()} for net in (named, built)]
+        assert shapes[0] == shapes[1], row.name
+
+
+def test_no_small_net_was_trained_no_table(tmp_path):
+    assert len(build_tables(results=tmp_path)) == 1

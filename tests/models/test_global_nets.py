@@ -227,13 +227,51 @@ def test_width_depth_and_first_guess_are_options():
             timm.create_model("cifar_resnet32_global", **wrong)
 
 
-def test_the_null_is_the_net_without_its_global_layers():
-    null = timm.create_model("cifar_resnet_tiny_global", no_global=True)
-    assert not any(isinstance(m, GlobalLayer) for m in null.modules())
-    full = timm.create_model("cifar_resnet_tiny_global")
-    layers = sum(p.numel() for m in full.modules() if isinstance(m, GlobalLayer) for p in m.parameters())
-    assert sum(p.numel() for p in null.parameters()) == sum(p.numel() for p in full.parameters()) - layers
-    assert null(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+def build_small(name, **options):
+    """A net of few channels and layers, whatever its family calls them, and its Global layers."""
+    sizes = {
+        "densenet": {"layers": 2, "growth": 4},
+        "darts": {"channels": 4, "cells": 6},
+        "mnist_resnet": {"channels": 8},
+    }
+    small = next((size for family, size in sizes.items() if family in name), {})
+    net = timm.create_model(name, **{**small, **options}).eval()
+    return net, [m for m in net.modules() if isinstance(m, GlobalLayer)]
+
+
+OTHER_NETS = ("cifar_densenet_bc100_global", "cifar_darts_global", "mnist_resnet_tiny_global", "mnist_toy_global")
+
+
+@pytest.mark.parametrize("name", ["cifar_resnet_tiny_global", *OTHER_NETS])
+def test_the_null_is_the_net_without_its_global_layers(name):
+    null, none = build_small(name, no_global=True)
+    full, layers = build_small(name)
+    assert not none
+    assert layers
+    if "darts" not in name:  # there the next cell reads other outputs
+        inside = sum(p.numel() for m in layers for p in m.parameters())
+        assert sum(p.numel() for p in null.parameters()) == sum(p.numel() for p in full.parameters()) - inside
+    assert null(torch.randn(2, 1, 28, 28) if "mnist" in name else torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_the_other_families_take_their_sizes_as_options():
+    net, layers = build_small("cifar_densenet_bc100_global", layers=3, growth=6, init="identity")
+    assert [m.channels for m in layers] == [(12 + 18) // 2, (15 + 18) // 2]
+    assert all(isinstance(m.init, nn.Identity) for m in layers)
+    assert net(torch.randn(1, 3, 16, 16)).shape == (1, 10)
+    net, layers = build_small("cifar_darts_global", channels=4, cells=9)
+    assert [m.channels for m in layers] == [16, 32]
+    assert sum(isinstance(m, Cell) for m in net.modules()) == 9 + len(layers)
+    net, layers = build_small("mnist_resnet_tiny_global", blocks=2, init="block", global_options={"kernel_size": 5})
+    assert [(m.channels, type(m.init).__name__) for m in layers] == [(8, "PreActBlock")] * 2
+    assert net(torch.randn(1, 1, 28, 28)).shape == (1, 10)
+    for name, wrong, message in (
+        ("cifar_densenet_bc100_global", {"growth": 0}, "CifarDenseNet: growth must be at least 1, got 0"),
+        ("cifar_darts_global", {"cells": 2}, "cells must be at least 3"),
+        ("mnist_resnet_tiny_global", {"init": "cell"}, "MnistNet: init must be 'identity' or 'block', got 'cell'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            timm.create_model(name, **wrong)
 
 
 def test_the_micro_net_moves_values_between_pixels_by_pdes_alone():

@@ -144,7 +144,7 @@ def _read_result(file: Path) -> Any:
         found = read_results(file.parent)
     if caught:
         raise FileError(str(caught[0].message))
-    return [(key[0], own.accuracies, own.epochs) for key, own in found.items()]
+    return [(key[0], runs, how.length) for key, trainings in found.items() for how, runs in trainings.items()]
 
 
 def _written_result(data: bytes) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from training_toys import assert_same_weights, recipe, single_thread, start, tiny_data, tiny_net
 from typer.testing import CliRunner
 
+from pdecnn.analysis.own_runs import find_runs, read_results
 from pdecnn.analysis.sweep_table import sweep_rows
 from pdecnn.cli import app
 from pdecnn.training import RecipeError, fit
@@ -143,8 +144,12 @@ def test_the_command(tmp_path):
     run = next((tmp_path / "sweep").glob("K=2-seed=1*"))
     kwargs = json.loads((run / "result.json").read_text())["recipe"]["model"]["kwargs"]
     assert kwargs["K"] == 2
-    shown = CliRunner().invoke(app, [*arguments[:-1], "--show"], env={"COLUMNS": "100"})
+    kept = ["--keep", str(tmp_path / "results/runs.json")]
+    shown = CliRunner().invoke(app, [*arguments[:-1], "--show", *kept], env={"COLUMNS": "100"})
     assert shown.exit_code == 0
+    own = find_runs(read_results(tmp_path / "results"), "cifar_resnet_tiny_global", "fashion-mini", {"K": 2})
+    assert own.mean == pytest.approx(content["rows"][1]["mean"])
+    assert own.describe() == "1 epoch of 128 images, 2 seeds, sgd"
     assert f"{content['rows'][0]['mean']:.2f}" in shown.output
     wrong = CliRunner().invoke(app, ["sweep", "quick/fashion-mini", "-o", "seed=1,2", "--sampler", "best"])
     assert wrong.exit_code == 2

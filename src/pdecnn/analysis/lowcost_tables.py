@@ -1,6 +1,6 @@
 """The tables of the low-cost paper again: complexity with counted numbers, and Table 2 beside our own runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -8,13 +8,13 @@ from typing import Any
 
 import timm
 import torch
-from rich.table import Table as RichTable
+from rich.console import Group
 from torch import nn
 
 from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.own_runs import find_runs, read_results
-from pdecnn.analysis.tables import ROUNDS
+from pdecnn.analysis.tables import ROUNDS, Notes
 from pdecnn.layers import (
     CirculantReactionDiffusion,
     ExplicitReactionDiffusion,
@@ -59,7 +59,7 @@ COMPLEXITY = {
     "circulant": ("m^2 c + c^2", "(n c) log(c n)", "printed without the n c^2 of M, which we count"),
     "linearmix": (None, None, "not in the paper's table"),
 }
-TEXTS = ("name", "dataset", "model", "size", "activation", "remark")
+TEXTS = ("name", "dataset", "model", "size", "activation")
 KEYS = (
     "table",
     "name",
@@ -74,6 +74,7 @@ KEYS = (
     "accuracy",
     "runs",
     "epochs",
+    "trained",
     "latency_ms",
     "remark",
 )
@@ -81,7 +82,8 @@ KEYS = (
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper: a title, the columns to print, and one dict per row with all of `KEYS`."""
+    """A table of the paper: a title, the columns to print, and one dict per row. Notes under it have the remarks of
+    the rows, and how our own networks were trained."""
 
     title: str
     columns: tuple[str, ...]
@@ -91,13 +93,19 @@ class PaperTable:
         """One dict per row."""
         return list(self.rows)
 
-    def __rich__(self) -> RichTable:
+    def __rich__(self) -> Group:
         texts = [c for c in self.columns if c in TEXTS]
         numbers = [c for c in self.columns if c not in TEXTS]
         table = make_table(self.title, texts, [c.replace("_", "\n") for c in numbers])
+        notes = Notes()
         for row in self.rows:
-            table.add_row(*(_text(row[c]) for c in (*texts, *numbers)))
-        return table
+            table.add_row(*(notes.mark(_text(row[c]), why(row, c)) for c in (*texts, *numbers)))
+        return Group(table, *notes.lines())
+
+
+def why(row: Mapping[str, Any], column: str) -> str:
+    """What the note of a cell says; empty if it has none."""
+    return row.get({"name": "remark", "accuracy": "trained"}.get(column, ""), "") or ""
 
 
 def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -> PaperTable:
@@ -132,8 +140,9 @@ def complexity_table(channels: int = 64, side: int = 32, kernel_size: int = 3) -
                 remark=remark or None,
             )
         )
-    columns = ("name", "size", "params_published", "params", "macs_published", "macs", "remark")
-    return PaperTable("Table 1. Complexity: as printed, O(.), and counted for one image", columns, tuple(rows))
+    columns = ("name", "params_published", "params", "macs_published", "macs")
+    title = f"Table 1. Complexity: as printed, O(.), and counted for one image, {size}"
+    return PaperTable(title, columns, tuple(rows))
 
 
 def accuracy_table(
@@ -165,12 +174,13 @@ def accuracy_table(
                     accuracy=runs.mean,
                     runs=len(runs.accuracies),
                     epochs=runs.epochs,
+                    trained=runs.note(),
                     latency_ms=timings.get(model),
                 )
             )
     columns = ["name", "dataset", "size", "params_published", "params", "macs", "accuracy_published"]
     trained = any(row["accuracy"] is not None for row in rows)
-    columns += ["accuracy", "epochs", "runs"] * trained + ["latency_ms"] * bool(timings)
+    columns += ["accuracy"] * trained + ["latency_ms"] * bool(timings)
     return PaperTable("Table 2. Low-cost networks", tuple(columns), tuple(rows))
 
 

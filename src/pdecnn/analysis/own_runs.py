@@ -15,14 +15,38 @@ MAX_RESULT = 64 * MB
 NOT_THE_NETWORK = ("num_classes", "in_chans", "drop_rate", "drop_path_rate", "aux_logits")  # of data and training
 
 OwnKey = tuple[str, str, str]  # model, dataset, options
+Found = Mapping[OwnKey, Mapping["Training", list[float]]]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Training:
+    """How a run was trained, as far as a table says it: epochs, the optimiser, and how many images where not all."""
+
+    epochs: int | None = None
+    optimizer: str = ""
+    images: int | None = None
+
+    @property
+    def length(self) -> str:
+        """The epochs as text: `30`, or `5 of 10,000 images`."""
+        if self.epochs is None:
+            return ""
+        return f"{self.epochs}" if self.images is None else f"{self.epochs} of {self.images:,} images"
+
+
+@dataclass(frozen=True)
 class OwnRuns:
-    """Our runs of one network on one dataset: the accuracy of each seed, and the lengths that occur, in epochs."""
+    """Our runs of one network on one dataset that were trained alike, one for each seed.
 
-    accuracies: list[float] = field(default_factory=list)
-    lengths: set[int] = field(default_factory=set)
+    Attributes:
+        accuracies: In per cent, one for each seed.
+        training: How they were trained.
+        others: The runs of the same network that were trained otherwise.
+    """
+
+    accuracies: tuple[float, ...] = ()
+    training: Training = field(default_factory=Training)
+    others: tuple["OwnRuns", ...] = ()
 
     @property
     def mean(self) -> float | None:
@@ -31,16 +55,44 @@ class OwnRuns:
 
     @property
     def epochs(self) -> str:
-        """The lengths as text."""
-        return ", ".join(map(str, sorted(self.lengths)))
+        """The length as text."""
+        return self.training.length
+
+    def describe(self) -> str:
+        """How long, how and with how many seeds.
+
+        Example:
+            >>> OwnRuns((90.0, 91.0), Training(30, "kron")).describe()
+            '30 epochs, 2 seeds, kron'
+        """
+        epochs, _, images = self.epochs.partition(" ")
+        length = f"{epochs} epoch{'s' * (epochs != '1')} {images}".strip() if epochs else ""
+        seeds = "1 seed" if len(self.accuracies) == 1 else f"{len(self.accuracies)} seeds"
+        return ", ".join(part for part in (length, seeds, self.training.optimizer) if part)
+
+    def note(self) -> str:
+        """What a table says under the mean: how these runs were trained, and what the others gave; empty without runs.
+
+        Example:
+            >>> OwnRuns((90.0,), Training(2, "sgd"), (OwnRuns((80.0,), Training(1, "sgd")),)).note()
+            'ours: 2 epochs, 1 seed, sgd; otherwise 80.00 %, 1 epoch, 1 seed, sgd'
+        """
+        if not self.accuracies:
+            return ""
+        others = (f"otherwise {each.in_words()}" for each in self.others)
+        return "; ".join((f"ours: {self.describe()}", *others))
+
+    def in_words(self) -> str:
+        """The mean, and how it was trained: `80.00 %, 1 epoch, 1 seed, sgd`."""
+        return f"{self.mean:.2f} %, {self.describe()}"
 
 
-def read_results(folder: str | Path) -> Mapping[OwnKey, OwnRuns]:
-    """Our own runs by model, dataset and options; files of another form are not ours and are passed over.
+def read_results(folder: str | Path) -> Found:
+    """Our own runs by model, dataset and options, and then by how they were trained.
 
-    So are damaged ones, each named in a warning.
+    Files of another form are not ours and are passed over. So are damaged ones, each named in a warning.
     """
-    found: dict[OwnKey, OwnRuns] = {}
+    found: dict[OwnKey, dict[Training, list[float]]] = {}
     for path in sorted(Path(folder).glob("**/*.json")):
         try:
             content = read_json(path, MAX_RESULT)
@@ -52,36 +104,49 @@ def read_results(folder: str | Path) -> Mapping[OwnKey, OwnRuns]:
     return found
 
 
-def find_runs(
-    found: Mapping[OwnKey, OwnRuns], model: str, dataset: str, options: Mapping[str, Any] | None = None
-) -> OwnRuns:
-    """The runs of one network among those of `read_results`; none at all if there are none."""
-    return found.get(_key(model, dataset, options or {}), OwnRuns())
+def find_runs(found: Found, model: str, dataset: str, options: Mapping[str, Any] | None = None) -> OwnRuns:
+    """The runs of one network among those of `read_results`, none at all if there are none.
+
+    Where there are runs that were trained in different ways, those with the highest mean come first, and have the
+    others as `others`.
+    """
+    trainings = found.get(_key(model, dataset, options or {}), {})
+    runs = [OwnRuns(tuple(accuracies), training) for training, accuracies in trainings.items()]
+    if not runs:
+        return OwnRuns()
+    first, *others = sorted(runs, key=lambda own: own.mean or 0.0, reverse=True)
+    return OwnRuns(first.accuracies, first.training, tuple(others))
 
 
-def _add(found: dict[OwnKey, OwnRuns], run: Mapping[str, Any], where: str) -> None:
+def _add(found: dict[OwnKey, dict[Training, list[float]]], run: Mapping[str, Any], where: str) -> None:
     """Adds a finished run; a FileError names a value that cannot be."""
     values = run.get("accuracies") or run["accuracy"]
     values = values if isinstance(values, list) else [values]
     epochs = run.get("epochs")
+    recipe = _part(run, "recipe")
+    kwargs = _part(_part(recipe, "model"), "kwargs")
+    name, limit = _part(recipe, "optimizer").get("name"), _part(recipe, "data").get("train_limit")
     checks: list[tuple[str, Any, Any]] = [
         ("model", run["model"], str),
         ("dataset", run["dataset"], str),
         ("epochs", 0 if epochs is None else epochs, int),
+        ("optimizer", name or "", str),
+        ("train_limit", limit or 0, int),
         *(("accuracy", value, (int, float)) for value in values),
     ]
-    for name, value, kind in checks:
-        if isinstance(value, bool) or not isinstance(value, kind) or (name == "accuracy" and not 0 <= value <= 100):
-            raise FileError(f"{where}: {name} is {value!r:.80}, which cannot be.")
-    recipe = run.get("recipe")
-    model = recipe.get("model") if isinstance(recipe, dict) else None
-    kwargs = model.get("kwargs") if isinstance(model, dict) else None
-    options = kwargs if isinstance(kwargs, dict) else {}
-    if not isinstance(options.get("global_options") or {}, dict):
-        raise FileError(f"{where}: global_options is {options['global_options']!r:.80}, which cannot be.")
-    own = found.setdefault(_key(run["model"], _dataset_name(run["dataset"]), options), OwnRuns())
-    own.accuracies.extend(float(v) for v in values)
-    own.lengths |= {epochs} if epochs is not None else set()
+    for what, value, kind in checks:
+        if isinstance(value, bool) or not isinstance(value, kind) or (what == "accuracy" and not 0 <= value <= 100):
+            raise FileError(f"{where}: {what} is {value!r:.80}, which cannot be.")
+    if not isinstance(kwargs.get("global_options") or {}, dict):
+        raise FileError(f"{where}: global_options is {kwargs['global_options']!r:.80}, which cannot be.")
+    trainings = found.setdefault(_key(run["model"], _dataset_name(run["dataset"]), kwargs), {})
+    trainings.setdefault(Training(epochs, name or "", limit), []).extend(float(v) for v in values)
+
+
+def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a recipe; empty where it is missing or is no part."""
+    part = values.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _key(model: str, dataset: str, options: Mapping[str, Any]) -> OwnKey:
@@ -101,8 +166,9 @@ def network_options(options: Mapping[str, Any], K: int = PUBLISHED.K) -> dict[st
     steps = {"K": kept.pop("K", K), **({"K": changes.pop("K")} if "K" in changes else {})}
     kept |= steps if steps["K"] != K else {}
     kept |= {"global_options": dict(sorted(changes.items()))} if changes else {}
-    if kept.get("reading") == "counts":
-        del kept["reading"]
+    for name, usual in (("reading", "counts"), ("no_global", False)):
+        if kept.get(name) == usual:
+            del kept[name]
     return dict(sorted(kept.items()))
 
 

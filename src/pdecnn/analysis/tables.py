@@ -20,11 +20,16 @@ from pdecnn.analysis import latency
 from pdecnn.analysis.cost import profile
 from pdecnn.analysis.own_runs import OwnRuns, find_runs, read_results
 from pdecnn.analysis.published import TITLES, Row, rows
+from pdecnn.layers.blocks import BasicBlock
+from pdecnn.layers.global_layer import GlobalLayer
+from pdecnn.models.cifar_densenet import DenseLayer
+from pdecnn.models.darts_cell import Cell
 from pdecnn.shared.progress import ProgressCallback, begin, counted
 from pdecnn.shared.tables import make_table, short
 
 ROUNDS = 20  # of timing, at most
 FITTED = ("velocity", "diffusion", "h_prev", "coef_bias")  # options of a Global layer that follow the reading
+CELLS = (BasicBlock, DenseLayer, Cell)
 
 Prepare = Callable[[nn.Module, torch.Tensor], nn.Module]
 
@@ -49,22 +54,25 @@ class Entry:
         counts: Our counts; None if we do not build this network.
         text: Our counts in the reading of the paper's text, where that is another network.
         latency_ms: Median latency of one image in milliseconds on this machine; None if not measured.
-        accuracy: Mean accuracy of our own runs in per cent; None if there are none.
-        runs: Number of our own runs.
-        epochs: How long they were, as text: "75", or "5, 75" if they differ.
+        own: Our own runs.
         own_text: Our own runs in the reading of the text.
         own_null: Our own runs of the null: the same net without its Global layers.
+        cells: Blocks of the original net and Global layers that ours has, such as `"6+3"`.
     """
 
     row: Row
     counts: Counts | None
     latency_ms: float | None = None
-    accuracy: float | None = None
-    runs: int = 0
-    epochs: str = ""
+    own: OwnRuns = field(default_factory=OwnRuns)
     text: Counts | None = None
     own_text: OwnRuns = field(default_factory=OwnRuns)
     own_null: OwnRuns = field(default_factory=OwnRuns)
+    cells: str = ""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean accuracy of our own runs in per cent; None if there are none."""
+        return self.own.mean
 
     @property
     def params(self) -> int | None:
@@ -98,8 +106,10 @@ class Entry:
             "macs_text": self.text.thop if self.text else None,
             "accuracy_published": row.accuracy,
             "accuracy": self.accuracy,
-            "runs": self.runs,
-            "epochs": self.epochs,
+            "runs": len(self.own.accuracies),
+            "epochs": self.own.epochs,
+            "optimizer": self.own.training.optimizer,
+            "other_runs": "; ".join(own.in_words() for own in self.own.others),
             "accuracy_text": self.own_text.mean,
             "runs_text": len(self.own_text.accuracies),
             "epochs_text": self.own_text.epochs,
@@ -107,7 +117,8 @@ class Entry:
             "runs_null": len(self.own_null.accuracies),
             "epochs_null": self.own_null.epochs,
             "latency_ms": self.latency_ms,
-            "cells": row.cells,
+            "cells_published": row.cells,
+            "cells": self.cells,
             "v100_train_s": row.train_s,
             "v100_inference_s": row.infer_s,
             "replaces": row.replaces,
@@ -130,14 +141,14 @@ class Table:
 
     def __rich__(self) -> Group:
         timed = any(entry.latency_ms is not None for entry in self.entries)
-        trained = any(_how_long(entry) for entry in self.entries)
+        trained = any(how_long(entry) for entry in self.entries)
         numbers = ["params\nprinted", "\nours", "MACs\nprinted", "\nthop", "conv\n+fc", "\nexact", "acc. %\nprinted"]
         numbers += ["\nours"] * trained + ["batch 1\nms"] * timed
         table = make_table(f"Table {self.number}. {TITLES[self.number]}", ("\nrow", "\ndataset"), numbers)
         notes = Notes()
         for entry in self.entries:
             row = _cells(entry, notes)
-            row += [notes.mark(_number(entry.accuracy), _how_long(entry))] * trained
+            row += [notes.mark(_number(entry.accuracy), how_long(entry))] * trained
             table.add_row(*row, *[_number(entry.latency_ms)] * timed)
         return Group(table, *notes.lines(), *self._second())
 
@@ -145,10 +156,11 @@ class Table:
         """What else the paper prints in some of its tables: cells and seconds; and what is saved, by our counts."""
         if not any(entry.row.cells or entry.row.train_s for entry in self.entries):
             return
-        table = make_table("", ("\nrow",), ("cells\nprinted", "V100 s\ntrain", "\ninfer.", "saving\nparams", "\nMACs"))
+        heads = ("cells\nprinted", "\nours", "V100 s\ntrain", "\ninfer.", "saving\nparams", "\nMACs")
+        table = make_table("", ("\nrow",), heads)
         for entry in self.entries:
-            row = entry.row
-            table.add_row(row.name, row.cells, _number(row.train_s), _number(row.infer_s), *self._savings(entry))
+            row, seconds = entry.row, (_number(entry.row.train_s), _number(entry.row.infer_s))
+            table.add_row(row.name, row.cells, entry.cells, *seconds, *self._savings(entry))
         yield ""
         yield table
 
@@ -188,18 +200,12 @@ def _letter(n: int) -> str:
     return ascii_lowercase[n] if n < 26 else _letter(n // 26 - 1) + _letter(n % 26)
 
 
-def _how_long(entry: Entry) -> str:
-    """Of our accuracy, how long and from how many seeds: `ours: 30 epochs, 3 seeds`."""
-    parts = [] if entry.accuracy is None else [f"ours: {_length(entry.runs, entry.epochs)}"]
+def how_long(entry: Entry) -> str:
+    """Of our accuracy, how it was trained, and what other runs of ours gave: `ours: 30 epochs, 3 seeds, kron`."""
+    parts = [entry.own.note()] if entry.own.accuracies else []
     for what, own in (("as the text reads", entry.own_text), ("without its Global layers", entry.own_null)):
-        if own.mean is not None:
-            parts.append(f"{what}: {own.mean:.2f} %, {_length(len(own.accuracies), own.epochs)}")
+        parts += [f"{what}: {each.in_words()}" for each in (own, *own.others) if each.accuracies]
     return "; ".join(parts)
-
-
-def _length(runs: int, epochs: str) -> str:
-    seeds = "1 seed" if runs == 1 else f"{runs} seeds"
-    return f"{epochs} epochs, {seeds}" if epochs else seeds
 
 
 def _readings(entry: Entry) -> str:
@@ -265,12 +271,11 @@ def build_table(
                 row,
                 counts,
                 timings.get(_key(row)),
-                own.mean,
-                len(own.accuracies),
-                own.epochs,
+                own,
                 text if text != counts else None,
                 own_text,
                 find_runs(found, row.model, row.dataset, {**row.options, "no_global": True}),
+                count_cells(row) if row.cells or row.train_s else "",
             )
         )
     return Table(number, tuple(entries))
@@ -301,6 +306,30 @@ def _count(model: str, options: str, num_classes: int, shape: tuple[int, ...]) -
     classifier: nn.Module = net.get_classifier()  # type: ignore[operator, assignment]
     without = report.params - sum(p.numel() for p in classifier.parameters())
     return Counts(report.params, without, report.thop, report.conv_fc, report.exact)
+
+
+def count_cells(row: Row) -> str:
+    """The depth of the network of a row as the paper prints it: blocks of the original net and Global layers.
+
+    Example:
+        >>> count_cells(rows(1)[2])
+        '4+3'
+    """
+    if not row.model:
+        return ""
+    with torch.device("meta"):
+        net = _create(*_key(row))
+    cells = added = 0
+    waiting = [net]
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, GlobalLayer):
+            added += 1
+        elif isinstance(module, CELLS):
+            cells += 1
+        else:
+            waiting += module.children()
+    return f"{cells}+{added}" if cells + added else ""
 
 
 def _create(model: str, options: str, num_classes: int) -> nn.Module:

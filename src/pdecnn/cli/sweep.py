@@ -41,6 +41,9 @@ def command(
     data_dir: DataDir = None,
     download: Download = False,
     threads: Threads = None,
+    keep_in: Annotated[
+        Path | None, typer.Option("--keep", help="Write all finished runs into this JSON file, for `pdecnn tables`.")
+    ] = None,
     show: Show = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,6 +53,8 @@ def command(
     if not show:
         ended = sweep.work(runner(data_dir, download, threads, as_json))
     rows = report(sweep, name, as_json)
+    if keep_in is not None:
+        keep(sweep, keep_in)
     if not ended:
         typer.echo(f"Stopped and saved. Continue with:\n{command_line()}", err=True)
         raise typer.Exit(STOPPED)
@@ -126,3 +131,15 @@ def report(sweep: Sweep, name: str, as_json: bool) -> list[SweepRow]:
         typer.echo(note, err=True)
     typer.echo(f"Runs, sweep.json and sweep.png are in {sweep.folder}.")
     return rows
+
+
+def keep(sweep: Sweep, path: Path) -> None:
+    """Writes the results of all finished runs into one file, a list, as `pdecnn tables --results` reads it."""
+    from pdecnn.analysis.own_runs import MAX_RESULT
+    from pdecnn.shared.files import write_atomic
+    from pdecnn.shared.reading import read_json
+
+    finished = [point.params for point in sweep.points() if point.status == "finished"]
+    found = [read_json(sweep.run_folder(params) / "result.json", MAX_RESULT) for params in finished]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(found, indent=1) + "\n")

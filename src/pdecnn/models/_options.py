@@ -10,6 +10,7 @@ from torch import nn
 from pdecnn.layers.global_layer import GlobalLayer
 
 READINGS = ("counts", "text")
+INITS = ("identity", "block")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,25 @@ class GlobalOptions:
 def merge_changes(K: int | None, global_options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The changes that a model's keywords `K` and `global_options` ask for."""
     return {**(global_options or {}), **({} if K is None else {"K": K})}
+
+
+def is_block(model: str, init: str | None, default: bool) -> bool:
+    """Whether the first guess F of a model's Global layers is a block; a ValueError names an `init` that is none.
+
+    Example:
+        >>> is_block("CifarResNet", "block", False), is_block("CifarResNet", None, True)
+        (True, True)
+    """
+    if init not in (None, *INITS):
+        raise ValueError(f"{model}: init must be {' or '.join(map(repr, INITS))}, got {init!r}.")
+    return default if init is None else init == "block"
+
+
+def check_sizes(model: str, **sizes: int | None) -> None:
+    """A ValueError for a size that is given and below 1."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{model}: {name} must be at least 1, got {size}.")
 
 
 PUBLISHED = GlobalOptions()

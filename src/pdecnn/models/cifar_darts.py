@@ -4,6 +4,7 @@ A Global layer stands before each of the two reduction cells. Its input is the l
 normal cell of the last two outputs, and its output takes the place of a cell's.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, cifar_cfg, conv_norm_act, resolve_layers
-from pdecnn.models._options import PUBLISHED, GlobalOptions
+from pdecnn.models._options import PUBLISHED, GlobalOptions, check_sizes
 from pdecnn.models.darts_cell import NODES, AuxiliaryHead, Cell
 
 
@@ -47,6 +48,16 @@ class DartsConfig:
                 f"the reductions are {first} and {second}. Use cells >= 5."
             )
 
+    def changed(self, channels: int | None, cells: int | None, no_global: bool) -> "DartsConfig":
+        """A copy with what is given; a ValueError names what cannot be."""
+        check_sizes("CifarDarts", channels=channels, cells=cells)
+        return dataclasses.replace(
+            self,
+            channels=channels or self.channels,
+            cells=cells or self.cells,
+            has_global=self.has_global and not no_global,
+        )
+
     @property
     def reductions(self) -> tuple[int, int]:
         """The indices of the two reduction cells."""
@@ -67,9 +78,11 @@ class Step(nn.Module):
 
 
 class CifarDarts(ConvNet):
-    """A DARTS net for 32x32 images; the arguments are those of `CifarResNet` and one more.
+    """A DARTS net for 32x32 images; the arguments are those of `CifarResNet`, but for its sizes.
 
     Args:
+        channels: Channels of a node in the first cells, instead of the config's.
+        cells: Number of cells, instead of the config's. The first guess of a Global layer is a cell in all of them.
         aux_logits: Whether to build the auxiliary head of the published training. In training mode the output is then
             `(logits, aux_logits)`; its loss has weight 0.4. The head is left out of the published counts.
 
@@ -96,11 +109,15 @@ class CifarDarts(ConvNet):
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
         reading: str = "counts",
+        channels: int | None = None,
+        cells: int | None = None,
+        no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        cfg = cfg.changed(channels, cells, no_global)
         act, norm = resolve_layers(act_layer, norm_layer)
         options = cfg.options.changed(K, global_options, reading, cfg.low_budget and num_classes != 100)
         cell_options: dict[str, Any] = {"drop_path": drop_path_rate, "act_layer": act, "norm_layer": norm, "dd": dd}

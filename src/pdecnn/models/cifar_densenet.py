@@ -4,6 +4,7 @@ The Global nets have half the layers per dense block and a Global layer after ea
 bottleneck (1x1 to twice the channels, 3x3 back) without a skip.
 """
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, cifar_cfg, drop_path_rates, init_fan_out, resolve_layers
-from pdecnn.models._options import PUBLISHED, GlobalOptions
+from pdecnn.models._options import PUBLISHED, GlobalOptions, check_sizes, is_block
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class DenseNetConfig:
         growth: Channels that each layer adds.
         blocks: Number of dense blocks.
         has_global: Whether a Global layer follows each transition.
+        block_init: Whether the first guess of a Global layer is a dense layer of its input, not the input itself.
         options: How the Global layers are built.
     """
 
@@ -35,7 +37,19 @@ class DenseNetConfig:
     growth: int = 12
     blocks: int = 3
     has_global: bool = False
+    block_init: bool = True
     options: GlobalOptions = PUBLISHED
+
+    def changed(self, layers: int | None, growth: int | None, init: str | None, no_global: bool) -> "DenseNetConfig":
+        """A copy with what is given; a ValueError names what cannot be."""
+        check_sizes("CifarDenseNet", layers=layers, growth=growth)
+        return dataclasses.replace(
+            self,
+            layers=layers or self.layers,
+            growth=growth or self.growth,
+            block_init=is_block("CifarDenseNet", init, self.block_init),
+            has_global=self.has_global and not no_global,
+        )
 
 
 class DenseLayer(nn.Sequential):
@@ -77,7 +91,12 @@ class Concatenate(nn.Module):
 
 
 class CifarDenseNet(ConvNet):
-    """A DenseNet-BC for 32x32 images; the arguments are those of `CifarResNet`.
+    """A DenseNet-BC for 32x32 images; the arguments are those of `CifarResNet`, but for its sizes.
+
+    Args:
+        layers: Dense layers per block, instead of the config's.
+        growth: Channels that each layer adds, instead of the config's.
+        init: F, the first guess of the Global layers: `"identity"` or `"block"` (a dense layer).
 
     Each stage but the first begins with a transition (norm-act-1x1 to half the channels, average pooling by 2) and, in
     the Global nets, the Global layer after it. `drop_path_rate` drops what a dense layer adds.
@@ -101,13 +120,18 @@ class CifarDenseNet(ConvNet):
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
         reading: str = "counts",
+        layers: int | None = None,
+        growth: int | None = None,
+        init: str | None = None,
+        no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        cfg = cfg.changed(layers, growth, init, no_global)
         act, norm = resolve_layers(act_layer, norm_layer)
-        layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
+        kinds: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
         options = cfg.options.changed(K, global_options, reading)
         rates = drop_path_rates(drop_path_rate, cfg.blocks * cfg.layers)
 
@@ -119,9 +143,10 @@ class CifarDenseNet(ConvNet):
                 stage.append(_transition(C, C // 2, act, norm, dd))
                 C //= 2
                 if cfg.has_global:
-                    stage.append(options.build(C, DenseLayer(C, 2 * C, C, **layers), **layers))
+                    guess = DenseLayer(C, 2 * C, C, **kinds) if cfg.block_init else None
+                    stage.append(options.build(C, guess, **kinds))
             for j in range(cfg.layers):
-                stage.append(Concatenate(DenseLayer(C, 4 * g, g, drop_path=rates[i * cfg.layers + j], **layers)))
+                stage.append(Concatenate(DenseLayer(C, 4 * g, g, drop_path=rates[i * cfg.layers + j], **kinds)))
                 C += g
             self.stages.append(stage)
             self.feature_info.append({"num_chs": C, "reduction": 2**i, "module": f"stages.{i}"})

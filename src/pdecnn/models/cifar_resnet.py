@@ -24,7 +24,7 @@ from pdecnn.models._base import (
     init_fan_out,
     resolve_layers,
 )
-from pdecnn.models._options import PUBLISHED, GlobalOptions
+from pdecnn.models._options import PUBLISHED, GlobalOptions, check_sizes, is_block
 from pdecnn.models._weights import shipped
 
 
@@ -55,15 +55,12 @@ class ResNetConfig:
         widths = self.widths if widths is None else tuple(widths)
         if len(widths) != len(self.widths):
             raise ValueError(f"CifarResNet: expected {len(self.widths)} widths, got {list(widths)}.")
-        if blocks is not None and blocks < 1:
-            raise ValueError(f"CifarResNet: blocks must be at least 1, got {blocks}.")
-        if init not in (None, "identity", "block"):
-            raise ValueError(f"CifarResNet: init must be 'identity' or 'block', got {init!r}.")
+        check_sizes("CifarResNet", blocks=blocks, widths=min(widths))
         return dataclasses.replace(
             self,
             widths=widths,
             blocks=self.blocks if blocks is None else blocks,
-            block_init=self.block_init if init is None else init == "block",
+            block_init=is_block("CifarResNet", init, self.block_init),
             global_after=() if no_global else self.global_after,
         )
 

@@ -4,6 +4,7 @@ The toys have one channel and 524 parameters each: convolution, residual sum or 
 nets of 64 channels are those of the Neural ODE literature; the tiny ones have fewer than 6M MAC.
 """
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from pdecnn.layers.blocks import LayerFactory
 from pdecnn.models._base import ConvNet, build, drop_path_rates, mnist_cfg, resolve_layers
-from pdecnn.models._options import PUBLISHED, GlobalOptions, merge_changes
+from pdecnn.models._options import PUBLISHED, GlobalOptions, check_sizes, is_block, merge_changes
 from pdecnn.models._weights import shipped
 
 TOYS = ("conv", "residual", "global")
@@ -58,23 +59,38 @@ class MnistConfig:
 
     Attributes:
         channels: Channels throughout.
-        has_global: Whether the features are one Global layer, or else six pre-activation blocks.
+        has_global: Whether the features are Global layers, or else pre-activation blocks.
         strided_convs: Whether downsampling is by two strided 4x4 convolutions and the norms are group norms, or else
             by one strided residual block with batch norms.
-        options: How the Global layer is built.
+        blocks: How many of these there are.
+        block_init: Whether the first guess of a Global layer is a pre-activation block of its input.
+        options: How the Global layers are built.
     """
 
     channels: int
     has_global: bool
     strided_convs: bool
+    blocks: int
+    block_init: bool = False
     options: GlobalOptions = PUBLISHED
+
+    def changed(self, channels: int | None, blocks: int | None, init: str | None, no_global: bool) -> "MnistConfig":
+        """A copy with what is given; a ValueError names what cannot be."""
+        check_sizes("MnistNet", channels=channels, blocks=blocks)
+        return dataclasses.replace(
+            self,
+            channels=channels or self.channels,
+            blocks=0 if self.has_global and no_global else blocks or self.blocks,
+            block_init=is_block("MnistNet", init, self.block_init),
+        )
 
 
 class MnistNet(ConvNet):
     """A net for 28x28 images: 3x3 convolution without padding, downsampling, features, average pooling, classifier.
 
-    The arguments are those of `CifarResNet`; `norm_layer` is for the blocks, the Global layer has batch norms. The
-    weights start as torch's default, since no other init is published.
+    The arguments are those of `CifarResNet`, with `channels` instead of `widths`; `blocks` counts blocks or Global
+    layers. `norm_layer` is for the blocks, Global layers have batch norms. The weights start as torch's default,
+    since no other init is published.
 
     Example:
         >>> import timm
@@ -95,28 +111,35 @@ class MnistNet(ConvNet):
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
         reading: str = "counts",
+        channels: int | None = None,
+        blocks: int | None = None,
+        init: str | None = None,
+        no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        cfg = cfg.changed(channels, blocks, init, no_global)
         act, norm = resolve_layers(act_layer, norm_layer)
         if norm_layer is None and cfg.strided_convs:
             norm = partial(nn.GroupNorm, 32)
         layers: dict[str, Any] = {"act_layer": act, "norm_layer": norm, **dd}
         options = cfg.options.changed(K, global_options, reading)
-        rates = drop_path_rates(drop_path_rate, 7)
+        rates = drop_path_rates(drop_path_rate, 1 + cfg.blocks)
         C = cfg.channels
 
         def norm_act() -> nn.Sequential:
             return nn.Sequential(norm(C, **dd), act())
 
         self.stem = nn.Sequential(OrderedDict(conv=nn.Conv2d(in_chans, C, 3, **dd)))
-        last = (
-            nn.Sequential(options.build(C, None, rates[-1], act_layer=act, **dd))
-            if cfg.has_global
-            else nn.Sequential(*(PreActBlock(C, 1, rate, **layers) for rate in rates[1:]))
-        )
+        last = nn.Sequential()
+        for rate in rates[1:]:
+            if cfg.has_global:
+                guess = PreActBlock(C, 1, 0.0, **layers) if cfg.block_init else None
+                last.append(options.build(C, guess, rate, act_layer=act, **dd))
+            else:
+                last.append(PreActBlock(C, 1, rate, **layers))
         if cfg.strided_convs:
             down = [nn.Conv2d(C, C, 4, 2, 1, **dd) for _ in range(2)]
             self.stages.append(norm_act())
@@ -133,11 +156,11 @@ class MnistNet(ConvNet):
         self.make_head(C, global_pool, dd)
 
 
-MNIST_RESNET = MnistConfig(64, has_global=False, strided_convs=True)
-MNIST_RESNET_GLOBAL = MnistConfig(64, has_global=True, strided_convs=True)
-MNIST_RESNET_TINY = MnistConfig(16, has_global=False, strided_convs=False)
+MNIST_RESNET = MnistConfig(64, has_global=False, strided_convs=True, blocks=6)
+MNIST_RESNET_GLOBAL = MnistConfig(64, has_global=True, strided_convs=True, blocks=1)
+MNIST_RESNET_TINY = MnistConfig(16, has_global=False, strided_convs=False, blocks=6)
 MNIST_RESNET_TINY_GLOBAL = MnistConfig(
-    16, has_global=True, strided_convs=False, options=GlobalOptions(velocity="full", diffusion=1.0)
+    16, has_global=True, strided_convs=False, blocks=1, options=GlobalOptions(velocity="full", diffusion=1.0)
 )
 
 
@@ -168,7 +191,8 @@ class MnistToy(ConvNet):
 
     The block is `q = conv(act(norm(z)))` itself (`"conv"`), `act(norm(z + q))` (`"residual"`), or a Global layer of z
     whose velocities are `u = v = q`, without norm and of either sign, with D = 1 (`"global"`); `global_options` may
-    ask for another velocity. Gives logits; the published net ends in a log-softmax, which belongs to the loss here.
+    ask for another velocity, and `no_global` leaves the layer out: the null. Gives logits; the published net ends in a
+    log-softmax, which belongs to the loss here.
 
     Feature levels are z, the block's output, and that pooled. `global_pool=""` leaves the 7x7 map as it is.
 
@@ -190,6 +214,7 @@ class MnistToy(ConvNet):
         global_pool: str = "avg",
         K: int | None = None,
         global_options: Mapping[str, Any] | None = None,
+        no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -203,11 +228,14 @@ class MnistToy(ConvNet):
         options = PUBLISHED.replace({"diffusion": 1.0, **changes})
         self.stem = _norm_act_conv(in_chans, act, norm, dd)
         branch = _norm_act_conv(1, act, norm, dd)
-        block: nn.Module = (
-            options.build(1, None, drop_path_rate, **({} if "velocity" in changes else {"velocity": branch}), **layers)
-            if cfg == "global"
-            else ToyBlock(branch, cfg == "residual", **layers)
-        )
+        block: nn.Module
+        if cfg != "global":
+            block = ToyBlock(branch, cfg == "residual", **layers)
+        elif no_global:
+            block = nn.Identity()
+        else:
+            own = {} if "velocity" in changes else {"velocity": branch}
+            block = options.build(1, None, drop_path_rate, **own, **layers)
         self.stages.append(nn.Sequential(nn.Identity()))
         self.stages.append(nn.Sequential(block))
         self.stages.append(nn.Sequential(act(), nn.AvgPool2d(4)))

@@ -4,6 +4,7 @@ from typing import Any
 
 import timm
 import torch
+from torch import Tensor
 
 from pdecnn.layers import GlobalLayer
 from pdecnn.training.datasets import CIFAR10_CLASSES, load_sample
@@ -11,35 +12,44 @@ from pdecnn.viz.figures.canvas import INK, new_figure, show_map
 
 NAME = "cifar_resnet_tiny_global.cifar10"
 IMAGES = 4
+NAMES = ("u", "v", "D_x", "D_y")
 
 
 def draw() -> Any:
-    """Rows of images; the first layer's mean velocity as arrows over it, and the means of u, v, D_x, D_y."""
+    """Rows of images; a layer's mean velocity as arrows over them, and the means of u, v, D_x, D_y over the channels.
+
+    It is the layer with the most flow along both axes: in the shipped net the first one moves along y alone.
+    """
     model = timm.create_model(NAME, pretrained=True).eval()
     sample = load_sample("cifar10")
     pictures, labels = sample.x[:IMAGES], sample.y[:IMAGES].tolist()
     mean, std = (torch.tensor(model.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
-    layer = next(m for m in model.modules() if isinstance(m, GlobalLayer))
-    found: list[Any] = []
-    hook = layer.register_forward_pre_hook(lambda m, args: found.append(m.coefficients(m.first_guess(args[0])[0])))
+    found: list[dict[str, Tensor]] = []
+
+    def look(layer: Any, args: Any) -> None:
+        h, _ = layer.first_guess(args[0])
+        fields = zip(NAMES, layer.coefficients(h), strict=True)
+        found.append({name: torch.as_tensor(q).expand(h.shape).mean(1) for name, q in fields})
+
+    hooks = [m.register_forward_pre_hook(look) for m in model.modules() if isinstance(m, GlobalLayer)]
     with torch.no_grad():
         model((pictures / 255 - mean) / std)
-    hook.remove()
-    names = ("u", "v", "D_x", "D_y")
-    maps = {
-        name: torch.as_tensor(c).expand(IMAGES, layer.channels, 32, 32) for name, c in zip(names, found[0], strict=True)
-    }
-    maps = {name: q.mean(1) for name, q in maps.items()}
+    for hook in hooks:
+        hook.remove()
+    maps = max(found, key=lambda fields: min(fields["u"].mean(), fields["v"].mean()))
+    side = maps["u"].shape[-1]
+    over = {"extent": (-0.5, side - 0.5, side - 0.5, -0.5)}  # the picture in the places of the map
     figure = new_figure(9.4, 1.85 * IMAGES)
-    grid = figure.subplots(IMAGES, 2 + len(names))
-    places = torch.arange(1, 32, 3)
+    grid = figure.subplots(IMAGES, 2 + len(NAMES))
+    places = torch.arange(side // 16, side, max(1, side // 10))
     for i, row in enumerate(grid):
         picture = pictures[i].permute(1, 2, 0)
         show_map(row[0], picture, CIFAR10_CLASSES[labels[i]])
-        show_map(row[1], picture, "flow (u, v)" if i == 0 else "", alpha=0.45)
+        title = f"flow (u, v), {side}x{side}" if i == 0 else ""
+        show_map(row[1], picture, title, alpha=0.45, **over)
         u, v = (maps[name][i][places][:, places] for name in ("u", "v"))
         row[1].quiver(places, places, u, v, color=INK, angles="xy", pivot="mid", width=0.008)
-    for column, name in enumerate(names, start=2):
+    for column, name in enumerate(NAMES, start=2):
         values = maps[name]
         dead = not values.any()  # a ReLU that no image passes
         for i, row in enumerate(grid):

@@ -42,9 +42,9 @@ def draw() -> Any:
     for axes, layer in zip(panels, layers, strict=True):
         A_x, A_y, V = courant_numbers(layer, inputs[layer])
         some = torch.randperm(len(V), generator=torch.Generator().manual_seed(0))[:POINTS]
-        for inside, colour in ((V <= 1, GREY), (V > 1, RED)):
+        for inside, colour, label in ((V <= 1, GREY, "no wave grows"), (V > 1, RED, "with its D some wave grows")):
             at = some[inside[some]]
-            axes.plot(A_x[at], A_y[at], ".", color=colour, markersize=2, alpha=0.5, rasterized=True)
+            axes.plot(A_x[at], A_y[at], ".", color=colour, markersize=2, alpha=0.5, rasterized=True, label=label)
         axes.plot([0, 1], [1, 0], color=INK, label="no diffusion: |A_x| + |A_y| = 1")
         axes.plot(0.5**0.5 * angle.cos(), 0.5**0.5 * angle.sin(), color=BLUE, label="B_x = B_y: A_x^2 + A_y^2 = 1/2")
         beyond = 100 * (V > 1).double().mean().item()
@@ -52,7 +52,6 @@ def draw() -> Any:
         end = 1.05 * max(1.0, A_x.max().item(), A_y.max().item())
         axes.set(xlim=(-0.02, end), ylim=(-0.02, end), xlabel="|A_x| = |u| dt / dx", aspect="equal")
     panels[0].set_ylabel("|A_y| = |v| dt / dy")
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9
-    )
+    words = {"loc": "outside lower center", "ncols": 4, "frameon": False, "fontsize": 8, "markerscale": 4}
+    figure.legend(*panels[0].get_legend_handles_labels(), **words)
     return figure

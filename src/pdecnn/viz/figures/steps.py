@@ -24,7 +24,7 @@ def draw(results: Path = Path("results")) -> Any:
         left.plot(
             *zip(*((K, e.row.accuracy) for K, e in rows), strict=True), "o-", color=colour, label=f"{dataset}, printed"
         )
-        own = [(K, e.accuracy, e.epochs) for K, e in rows if e.accuracy is not None]
+        own = [(K, e.accuracy, e.own.epochs) for K, e in rows if e.accuracy is not None]
         if own:
             label = f"{dataset}, ours ({', '.join(dict.fromkeys(epochs for *_, epochs in own))} epochs)"
             left.plot([K for K, *_ in own], [a for _, a, _ in own], "s", color=RED, label=label)

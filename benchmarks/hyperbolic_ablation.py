@@ -1,0 +1,33 @@
+"""Trains every row of the hyperbolic paper's table as a small net on the data that ships, all alike.
+
+    python benchmarks/hyperbolic_ablation.py [--output FOLDER] [--results FILE]
+
+The same command again goes on where it was stopped. `pdecnn tables hyperbolic` prints what is kept.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pdecnn.analysis.hyperbolic_tables import ABLATION
+from pdecnn.cli.sweep import keep, open_sweep, report, runner
+
+RECIPE = "quick/fashion-hyperbolic-ablation"
+
+
+def main() -> None:
+    """Runs what is left of the sweep, prints it, and writes the runs that finished into one file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/hyperbolic-ablation"))
+    parser.add_argument("--results", type=Path, default=Path("results/fashion-hyperbolic-ablation.json"))
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    kinds = ",".join(json.dumps(row.options) for row in ABLATION)
+    sweep, name = open_sweep(RECIPE, None, [f"model.kwargs={kinds}"], "grid", len(ABLATION), args.output)
+    sweep.work(runner(None, False, args.threads, False))
+    report(sweep, name, False)
+    keep(sweep, args.results)
+
+
+if __name__ == "__main__":
+    main()
