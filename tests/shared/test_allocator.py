@@ -42,7 +42,7 @@ def run(*arguments, **environment):
 
 @pytest.mark.skipif(not is_glibc, reason="the C library is not glibc")
 @pytest.mark.parametrize(
-    ("arguments", "environment", "kept"),
+    "arguments, environment, kept",
     [
         ((), {}, False),
         (("call",), {}, True),

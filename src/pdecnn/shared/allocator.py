@@ -1,7 +1,7 @@
 """Memory that stays with the process: what the C library gets back, it keeps for the next feature map.
 
-By default glibc takes each large block from the system and gives it back when it is freed. A training step frees all its
-feature maps, so that the next one waits for thousands of page faults, each of which clears a page.
+By default glibc takes each large block from the system and gives it back when it is freed. A training step frees all
+its feature maps, so that the next one waits for thousands of page faults, each of which clears a page.
 """
 
 import ctypes
