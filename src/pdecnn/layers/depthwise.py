@@ -82,7 +82,8 @@ def depthwise_convs(model: nn.Module) -> Iterator[nn.Conv2d]:
     """
     taken = {part for pair in model.modules() if isinstance(pair, LearnedPair) for part in pair.modules()}
     for conv in model.modules():
-        if type(conv) in (nn.Conv2d, _Native) and conv not in taken and _is_covered(conv):
+        plain = isinstance(conv, nn.Conv2d) and type(conv) in (nn.Conv2d, _Native)  # a subclass may compute otherwise
+        if plain and conv not in taken and _is_covered(conv):
             yield conv
 
 

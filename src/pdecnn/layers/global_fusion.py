@@ -290,7 +290,7 @@ def _runs_now(h: Tensor) -> bool:
 
 
 def _is_taken_apart() -> bool:
-    """Whether torch exports, traces or transforms the layer. Its compiler keeps the operators whole."""
+    """Whether torch exports, traces or transforms the layer. Its compiler, from torch 2.14 on, keeps the operators."""
     if torch.compiler.is_compiling():
         return torch.compiler.is_exporting()
     return in_transform() or torch._C._get_tracing_state() is not None
