@@ -131,8 +131,10 @@ def test_measuring_changes_nothing_and_leaves_out_what_fails():
     net, x = depthwise_net(), torch.rand(4, 1, 8, 8)
     before, state = copy.deepcopy(net), torch.get_rng_state()
     seconds = choice.measure(net, x, [PLANES, LAST, OURS])
-    assert set(seconds) == {PLANES, LAST, OURS} and min(seconds.values()) > 0
-    assert same(net, before) and torch.equal(state, torch.get_rng_state())
+    assert set(seconds) == {PLANES, LAST, OURS}
+    assert min(seconds.values()) > 0
+    assert same(net, before)
+    assert torch.equal(state, torch.get_rng_state())
     assert all(p.grad is None for p in net.parameters())
     assert choice.measure(net, torch.rand(4, 2, 8, 8), [PLANES]) == {}
 
@@ -154,7 +156,8 @@ def test_only_plain_stencils_are_taken():
         nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1, groups=4), nn.Conv2d(4, 4, 3, groups=4),
         nn.Conv2d(4, 4, 3, 2, padding=1, groups=4), nn.Conv2d(4, 4, 2, padding=1, groups=4),
         nn.Conv2d(4, 4, 3, padding=1, groups=4, padding_mode="circular"),
-        nn.Conv2d(4, 4, 3, padding="same", groups=4), nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=4), GlobalLayer(4),
+        nn.Conv2d(4, 4, 3, padding="same", groups=4), nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=4),
+        GlobalLayer(4),
     ]  # fmt: skip
     assert list(depthwise_convs(nn.Sequential(*others))) == []
     assert len(list(depthwise_convs(depthwise_net()))) == 2
