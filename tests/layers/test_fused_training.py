@@ -238,7 +238,7 @@ def test_an_empty_batch_is_left_to_torch():
     assert make().eval()(sample(0, 5, 4, 4)).shape == (0, 5, 4, 4)
 
 
-def test_compiling_and_tracing_see_the_modules():
+def test_compiling_gives_the_same():
     layer, x = make(), sample(*SHAPE)
     other = copy.deepcopy(layer)
     out = torch.compile(layer, backend="eager", fullgraph=True)(x)

@@ -109,6 +109,8 @@ def command(
     """
     import torch
 
+    from pdecnn.training import keep_memory
+
     given = dict(context.params)
     if resume and model is None and (output / "job.json").is_file():
         given = {**given, **recorded(output)}
@@ -116,6 +118,7 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     try:
+        keep_memory()
         if given["model"] is None and dry_run:
             plan_only({**given, "model": "fashion_resnet32", "input_size": "1,28,28"})
         elif given["model"] is not None and given["data"] is None:

@@ -89,12 +89,13 @@ def runner(data_dir: Path | None, download: bool, threads: int | None, as_json: 
     """What trains one point."""
     import torch
 
-    from pdecnn.training import fit
+    from pdecnn.training import fit, keep_memory
     from pdecnn.training.progress import choose_reporter
     from pdecnn.training.stream import load_data
 
     if threads:
         torch.set_num_threads(threads)
+    keep_memory()
 
     def run(settings: Recipe, folder: Path) -> Any:
         net, description = make_model(settings, None, folder)

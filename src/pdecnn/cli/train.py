@@ -117,7 +117,7 @@ def run_training(
     import torch
 
     from pdecnn.models.weights import load_weights
-    from pdecnn.training import fit, load_checkpoint
+    from pdecnn.training import fit, keep_memory, load_checkpoint
     from pdecnn.training.check import check_teacher
     from pdecnn.training.progress import choose_reporter
     from pdecnn.training.stream import load_data
@@ -127,6 +127,7 @@ def run_training(
     if threads:
         torch.set_num_threads(threads)
     try:
+        keep_memory()
         net, description = make_model(recipe, model, folder)
         if init:
             load_checkpoint(init, model=net)

@@ -113,7 +113,6 @@ def distill(
         {
             "optimizer": rates,
             **DEFAULTS,
-            "channels_last": has_large_images(loaders),
             **(recipe or {}),
             "model": {"builder": "condensed", "name": type(student).__name__},
             "data": {"name": "loaders", "batch_size": batch_size},
@@ -188,12 +187,6 @@ def named_pairs(features: Sequence[str] | Mapping[str, str], student: nn.Module)
                 f"distill: features names {name!r}; the student has no such module.{close_to(name, known)}"
             )
     return pairs
-
-
-def has_large_images(loaders: Loaders) -> bool:
-    """Whether the inputs are images of 64 x 64 pixels or more, whose maps a CPU handles faster in channels_last."""
-    shape = loaders.input.get("shape", ())
-    return len(shape) == 3 and shape[1] * shape[2] >= 64 * 64
 
 
 def known_to(teacher: nn.Module, loaders: Loaders) -> Loaders:

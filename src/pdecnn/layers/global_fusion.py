@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pdecnn.layers.global_layer import GlobalLayer
 
 _OPS = torch.ops.pdecnn
+_IS_NATIVE = is_native("global_layer")
 _ACTS = {nn.Identity: "identity", nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Tanh: "tanh", nn.Hardtanh: "hardtanh"}
 _TENSORS = (Tensor, nn.Parameter)  # a subclass may have its own idea of what operators do
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -276,23 +277,28 @@ def _maps(pairs: Sequence[nn.Module | None], C: int) -> _Maps | None:
 
 
 def _runs_now(h: Tensor) -> bool:
-    """Whether torch neither traces nor transforms what is done to `h`, a plain map, and nobody listens everywhere."""
+    """Whether the operators may take `h`, a plain map: torch takes nothing apart, and nobody listens everywhere."""
     return (
-        not torch.compiler.is_compiling()
-        and type(h) in _TENSORS
+        type(h) in _TENSORS
         and h.dtype is torch.float32
         and h.device.type in ("cpu", "cuda")
         and h.layout is torch.strided
-        and not in_transform()
-        and torch._C._get_tracing_state() is None
+        and not _is_taken_apart()
         and not torch.is_autocast_enabled(h.device.type)
         and not any(_GLOBAL_HOOKS)
     )
 
 
+def _is_taken_apart() -> bool:
+    """Whether torch exports, traces or transforms the layer. Its compiler, from torch 2.14 on, keeps the operators."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    return in_transform() or torch._C._get_tracing_state() is not None
+
+
 def _trains_now(h: Tensor) -> bool:
     """Whether batch statistics are to be had and there is a kernel that makes the operators pay in training."""
-    return h.numel() > h.shape[1] > 0 and h.device.type == "cpu" and is_native("global_layer")
+    return h.numel() > h.shape[1] > 0 and h.device.type == "cpu" and _IS_NATIVE
 
 
 def is_silent(module: nn.Module) -> bool:
@@ -396,8 +402,9 @@ def _count(norms: Sequence[nn.BatchNorm2d], means: Tensor, variances: Tensor, h:
         momentum = norm.momentum
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
-            if momentum is None:
-                momentum = 1.0 / float(norm.num_batches_tracked)
+        weight: Any = momentum or 0.0
+        if momentum is None and norm.num_batches_tracked is not None:
+            weight = norm.num_batches_tracked.to(mean.dtype).reciprocal()
         for running, batch in ((norm.running_mean, mean), (norm.running_var, var)):
             if running is not None:
-                running.lerp_(batch, momentum or 0.0)
+                running.lerp_(batch, weight)

@@ -1,6 +1,7 @@
 """Training: recipes, data, one loop, checkpoints. Needs `pip install "pdecnn[train]"` only when `fit` is called."""
 
 from pdecnn.models.build import build_model, register_builder
+from pdecnn.shared.allocator import keep_memory
 from pdecnn.training.augment import Augment
 from pdecnn.training.build import open_model
 from pdecnn.training.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
@@ -35,6 +36,7 @@ __all__ = [
     "evaluate",
     "first_divergence",
     "fit",
+    "keep_memory",
     "list_recipes",
     "load_checkpoint",
     "load_dataset",

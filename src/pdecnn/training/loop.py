@@ -7,6 +7,7 @@ the same floating-point operations as one that was not.
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,11 @@ from torch import nn
 from pdecnn.models.build import described_steps
 from pdecnn.models.described import tell_timm
 from pdecnn.shared.extras import require
+from pdecnn.training.choice import settle
 from pdecnn.training.data import Dataset
 from pdecnn.training.loaders import Loaders, make_loaders
 from pdecnn.training.objective import Classification, Distillation, Objective
+from pdecnn.training.processes import Processes
 from pdecnn.training.progress import Reporter
 from pdecnn.training.recipe import DistillRecipe, Recipe
 from pdecnn.training.rundir import RunFolder
@@ -69,11 +72,12 @@ def fit(
     run = None if run_dir is None else RunFolder(run_dir)
     if on_nan == "resume" and run is None:
         raise ValueError("fit: on_nan='resume' goes back to a checkpoint, so it needs run_dir.")
+    reporter, loaders = reporter or Reporter(), data
+    if isinstance(loaders, Dataset):
+        loaders = make_loaders(loaders, recipe, accelerator.process_index, accelerator.num_processes)
     with closing(run) if run is not None else nullcontext():
-        if run is not None and accelerator.is_main_process:
-            run.open(recipe, resume=resume)
-        accelerator.wait_for_everyone()
-        trainer = _trainer(model, data, recipe, teacher, objective, accelerator, run, reporter or Reporter(), on_step)
+        recipe = Processes().first(partial(_start, model, loaders, recipe, accelerator, run, resume, reporter))
+        trainer = _trainer(model, loaders, recipe, teacher, objective, accelerator, run, reporter, on_step)
         trainer.model_config = recipe.model.model_dump(exclude={"pretrained"}) if model_config is None else model_config
         if trainer.sandwich:
             tell_timm(model, {**trainer.model_config, **described_steps(model)})
@@ -86,9 +90,29 @@ def fit(
             trainer.close()
 
 
+def _start(
+    model: nn.Module,
+    loaders: Loaders,
+    recipe: Recipe,
+    accelerator: Any,
+    run: RunFolder | None,
+    resume: bool,
+    reporter: Reporter,
+) -> Recipe:
+    """Opens the run folder; the recipe of the run with the ways to compute that it takes, now or since it began."""
+    saved = None if run is None else run.open(recipe, resume=resume)
+    shape = loaders.input.get("shape", ())
+    # a run that has a recipe but no choice is from before there was one
+    steps = 0 if saved is not None else recipe.epochs * len(loaders.train)
+    settled = settle(saved or recipe, model, shape, steps, autocast=accelerator.autocast, say=reporter.message)
+    if run is not None and saved is None:
+        run.write_recipe(settled)
+    return settled
+
+
 def _trainer(
     model: nn.Module,
-    data: Dataset | Loaders,
+    loaders: Loaders,
     recipe: Recipe,
     teacher: nn.Module | None,
     objective: Objective | None,
@@ -97,9 +121,6 @@ def _trainer(
     reporter: Reporter,
     on_step: Callable[[int, float, float], None] | None,
 ) -> Trainer:
-    loaders = data
-    if isinstance(loaders, Dataset):
-        loaders = make_loaders(loaders, recipe, accelerator.process_index, accelerator.num_processes)
     if objective is None:
         objective = Classification(recipe.loss, loaders.num_classes)
         if teacher is not None:

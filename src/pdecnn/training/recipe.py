@@ -175,8 +175,10 @@ class Recipe(Part):
     drop_path_ramp: bool = False
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    channels_last: bool = False
-    compile: bool = False
+    # ways to compute; auto: the fastest that a measurement before the first step finds, see `pdecnn.training.choice`
+    channels_last: bool | Literal["auto"] = "auto"
+    depthwise: Literal["torch", "native", "auto"] = "auto"
+    compile: bool | Literal["auto"] = False
     onednn: bool = True  # oneDNN convolutions on the CPU; nets of one channel run faster without
     seed: Count = 0
     evaluate_every: Count = 1

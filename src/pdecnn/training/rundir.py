@@ -34,23 +34,30 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._lock = Lock(self.path)
 
-    def open(self, recipe: Recipe, *, resume: bool) -> None:
-        """Creates the folder, or checks that the run in it is the one to be continued; until `close` it is ours."""
-        file = self.path / "recipe.yaml"
+    def open(self, recipe: Recipe, *, resume: bool) -> Recipe | None:
+        """Creates the folder, or checks that the run in it is the one to be continued; until `close` it is ours.
+
+        Returns the recipe of that run, in which nothing is left to `auto`.
+        """
+        file, saved = self.path / "recipe.yaml", None
         if file.is_file():
             if not resume:
                 raise FileExistsError(
                     f"train: {self.path} holds a run already. Continue it with --resume, or choose another --output."
                 )
-            _check_same(load_recipe(file), recipe, self.path)
+            saved = load_recipe(file)
+            _check_same(saved, recipe, self.path)
         with saving(self.path):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         self._lock.acquire("train")
         clean_up(self.path)
         clean_up(self.checkpoints)
         write_atomic(self.path / "environment.json", json.dumps(environment(), indent=2))
-        if not file.is_file():
-            write_atomic(file, recipe.to_yaml())
+        return saved
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Keeps the settings of a run that starts; from here on it can be resumed."""
+        write_atomic(self.path / "recipe.yaml", recipe.to_yaml())
 
     def close(self) -> None:
         """Lets others have the folder."""
@@ -130,7 +137,8 @@ class RunFolder:
 
 def _check_same(saved: Recipe, wanted: Recipe, path: Path) -> None:
     old, new = _flat(saved.model_dump(mode="json")), _flat(wanted.model_dump(mode="json"))
-    changed = [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in {**old, **new} if old.get(key) != new.get(key)]
+    differ = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    changed = [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in differ if new.get(key) != "auto"]
     if changed:
         raise ValueError(
             f"train: the run in {path} was started with another recipe ({'; '.join(changed[:4])}). Continue it with "

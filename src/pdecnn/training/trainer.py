@@ -14,10 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pdecnn.layers.depthwise import use_native
 from pdecnn.models.build import timm_entries
 from pdecnn.shared.reading import FileError, check_keys, guarded
 from pdecnn.shared.trees import count, is_images, moved
 from pdecnn.training.checkpoint import pack, read_json, save_checkpoint, unpack
+from pdecnn.training.choice import way_of
 from pdecnn.training.diverged import DivergedError, diverged_loss, first_bad_module
 from pdecnn.training.evaluation import Metrics, evaluate
 from pdecnn.training.imitation import Imitation, Score
@@ -103,12 +105,11 @@ class Trainer:
         self.model_config: dict[str, Any] = {}
         self.model = model.to(accelerator.device)
         self.sandwich = Sandwich(self.model, recipe) if recipe.steps else None
-        if recipe.channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.way = way_of(recipe)
+        compiled = self.way.apply(self.model)
         self.ema = ModelEmaV3(self.model, recipe.ema_decay, use_warmup=True) if recipe.ema_decay else None
         optimizer = make_optimizer(self.model, recipe)
         self.schedule = make_schedule(optimizer, recipe, len(loaders.train))
-        compiled = torch.compile(self.model) if recipe.compile else self.model
         self.forward, self.optimizer = accelerator.prepare(compiled, optimizer)
         self.state = State()
         self.metrics: Metrics | Score | None = None
@@ -167,8 +168,7 @@ class Trainer:
         """One step of the optimiser."""
         state, recipe, device = self.state, self.recipe, self.accelerator.device
         n, x, y = count(x, is_images(x)), moved(x, device), moved(y, device)
-        if recipe.channels_last and isinstance(x, Tensor) and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = self.way.ordered(x) if isinstance(x, Tensor) else x
         seed_everything(recipe.seed, "step", state.step, self.accelerator.process_index)
         lr = self.set_lr(state.step)
         value, logits = self.backward(x, y, epoch, lr)
@@ -356,6 +356,7 @@ class Trainer:
     def close(self) -> None:
         """Undoes what accelerate did to the model and ends the logs."""
         self.accelerator.unwrap_model(self.forward, keep_fp32_wrapper=False)
+        use_native(self.model, wanted=False)
         self.reporter.close()
         if self.board:
             self.board.close()
