@@ -52,9 +52,9 @@ static void coefficients16(fixed16 *const *q, const global_shape16 *s, const int
     const int start = s->radius * (s->pitch + 1), n = (s->H - 1) * s->pitch + s->W, side = s->side, maps = s->maps;
     const int apart = s->size / 4, room = (apart - LANES) / 2 * 2, many = maps == 4 ? 4 : 1;
     const fixed16 *in = q[STATE] - start;
-    sum32 *const both = (void *)(q[HERE] - start), *const sums = (void *)(q[STATE] - start);
+    sum32 *const stacked = (void *)(q[HERE] - start), *const sums = (void *)(q[STATE] - start);
     for (int i = 0; i < s->size; i++)
-        both[i] = word_of(in[i], i + s->pitch < s->size ? in[i + s->pitch] : 0);
+        stacked[i] = word_of(in[i], i + s->pitch < s->size ? in[i + s->pitch] : 0);
     for (int m = 0; m < maps; m++)
         for (int k = 0; k < s->pairs; k++) {
             const int16_t *v = w + (m * side + k / side * 2) * side + k % side;
@@ -63,7 +63,7 @@ static void coefficients16(fixed16 *const *q, const global_shape16 *s, const int
     for (int p = 0; p < n; p += room) {
         const int now = room < n - p ? room : n - p;
         for (int m = 0; m < maps; m += many) {
-            sums_of_pairs(sums, apart, both + p, 1, 0, s->taps, s->pairs, words + m * s->pairs, many, now);
+            sums_of_pairs(sums, apart, stacked + p, 1, 0, s->taps, s->pairs, words + m * s->pairs, many, now);
             for (int k = 0; k < many; k++) {
                 fixed16 *restrict to = q[RIGHT + m + k] + p;
                 const sum32 *restrict sum = sums + k * apart;
