@@ -222,9 +222,7 @@ def global_layer(step: Step) -> Fixed:
     low, high = _CUTS[s.coefficient_act]
     cuts = [sorted(min(max(q * f * 2.0**fraction, -_FULL), _FULL) for q in (low, high)) for f in factors]
     state = largest / _FULL
-    (to_state,), first = fixed(own.scale / state, bits=_BITS)
-    (to_before,), second = fixed(other.scale / state, bits=_BITS)
-    (to_source,), third = fixed(other.scale * s.dt / state, bits=_BITS)
+    inward = [_inward(q / state) for q in (own.scale, other.scale, other.scale * s.dt)]
     unit = to.scale / 2.0**FINE
     (scale,), scale_shift = fixed_upper(layer.scale * state / unit / 2.0**STATE_BITS)
     low, high = (int(np.clip(q / unit, -(2**24), 2**24)) for q in _CUTS[layer.output_act])
@@ -235,9 +233,16 @@ def global_layer(step: Step) -> Fixed:
     return Fixed(
         layer, stencils, multiplier, coefficient_shift, fraction, bits, [(round(q[0]), round(q[1])) for q in cuts],
         [min(_FULL, round(D * f * 2.0**fraction)) for D, f in zip((s.D_x, s.D_y), factors[2:], strict=True)],
-        [(to_state, first), (to_before, second), (to_source, third)], scale, scale_shift, shift, (low, high),
-        more, (own, other, to),
+        inward, scale, scale_shift, shift, (low, high), more, (own, other, to),
     )  # fmt: skip
+
+
+def _inward(factor: float) -> tuple[int, int]:
+    """From 8 bits to a state: a multiplier and a shift whose product fits in 32 bits."""
+    (multiplier,), shift = fixed(factor, bits=_BITS)
+    if shift > 30:
+        raise NotImplementedError("a Global layer whose input and state are so different")
+    return multiplier, shift
 
 
 def distance(form: Fixed, h: Any, x: Any, expected: Tensor) -> float:
