@@ -211,6 +211,9 @@ def keep(name: str, bits: str, what: str, figures: dict[str, Any]) -> None:
     if row is None:
         row = {"model": name, "bits": bits}
         kept["rows"].append(row)
+    if what == "cost":  # nothing of an earlier commit stays, of a core that is not there now
+        for key in [key for key in row if key.endswith((" instructions", " code"))]:
+            del row[key]
     row |= {**figures, f"{what} commit": latency.environment().get("commit")}
     order = {q: i for i, q in enumerate(chosen(""))}
     kept["rows"].sort(key=lambda q: (order[q["model"]], q["bits"]))
