@@ -1,6 +1,6 @@
 """Memory of activations beside other makers of files for small devices: ExecuTorch, TFLite Micro, Aidge, onnx2c.
 
-Each peer lives in an environment of its own, named by its Python; a peer that is not named is not tried:
+Each peer lives in an environment of its own, named by its Python; rows of those that are not named stay as they are:
 
     python benchmarks/edge_peers.py executorch=.../bin/python litert=... tflm=... aidge=...
 
@@ -246,14 +246,16 @@ def main(given: list[str]) -> None:
     options = dict(argument.split("=", 1) for argument in given)
     jobs = int(options.pop("jobs", 1))
     pythons = {"pdecnn": sys.executable, **options}
-    rows: dict[str, dict[str, Row]] = {peer: {} for peer in pythons}
+    before: Row = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    rows: dict[str, dict[str, Row]] = {**before.get("rows", {}), **{peer: {} for peer in pythons}}
     with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(jobs) as pool:
         for stage in STAGES:
             tasks = [(peer, name) for peer in stage if peer in pythons for name in MODELS]
             found = pool.map(lambda task: in_its_environment(pythons[task[0]], task[0], task[1], Path(home)), tasks)
             for (peer, name), row in zip(tasks, found, strict=True):
                 rows[peer][name] = row
-    kept = {"jobs": jobs, "versions": {peer: versions(python, peer) for peer, python in pythons.items()}}
+    found_versions = {peer: versions(python, peer) for peer, python in pythons.items()}
+    kept = {"jobs": jobs, "versions": {**before.get("versions", {}), **found_versions}}
     kept |= {"not_installed": ABSENT, "compared": compared(rows), "rows": rows}
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     print(json.dumps(kept["compared"], indent=1))

@@ -1,17 +1,71 @@
-"""Operators to write in C, with sizes and options that hypothesis chooses."""
+"""Operators and networks to write in C, and how they are compared."""
 
+import pytest
+import timm
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from timm.models import model_entrypoint
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+import pdecnn  # noqa: F401  (registers the models)
+from pdecnn.deploy.c.build import runner
+from pdecnn.deploy.c.constants import Constants
+from pdecnn.deploy.c.write import write
+from pdecnn.deploy.check import compare
 from pdecnn.layers import GlobalLayer
+
+NAMES = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("pdecnn.")]
+PLAIN = ("-std=c99", "-O1", "-ffp-contract=off")
+LARGE = 5000  # numbers in an array
 
 FLAGS = ("-std=c99", "-O1", "-mavx2", "-ffp-contract=off", "-fsanitize=undefined", "-fno-sanitize-recover=all")
 SETTINGS = settings(
     max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=[Phase.generate]
 )
+
+
+def as_trained(model):
+    """The model in eval mode, with statistics that are not 0 and 1."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def agrees(model, x, flags=PLAIN):
+    """Writes a file, compiles it, runs it and compares it with the model."""
+    written = write(model, (x,), "net")
+    with torch.no_grad():
+        agreement = compare([model(x)], runner(written.source, flags=flags)([x]))
+    assert agreement.max_error <= 1e-4
+    assert agreement.top1 == 1.0
+    return written
+
+
+@pytest.fixture
+def weights_beside(monkeypatch, tmp_path):
+    """Large arrays lie in files beside the text, which the assembler puts in: compilers take minutes to read them."""
+    in_text = Constants._add
+
+    def add(self, kind, letter, flat, items):
+        key = kind, flat.tobytes()
+        if key in self._names or flat.size < LARGE:
+            return in_text(self, kind, letter, flat, items)
+        self._names[key] = name = f"{letter}{len(self._names)}"
+        self.bytes += flat.nbytes
+        file = tmp_path / name
+        flat.tofile(file)
+        self.definitions.append(
+            f'extern const {kind} {name}[{flat.size}] __attribute__((visibility("hidden")));\n'
+            f'__asm__(".section .rodata\\n.balign 64\\n.globl {name}\\n'
+            f'{name}: .incbin \\"{file}\\"\\n.previous");'
+        )
+        return name
+
+    monkeypatch.setattr(Constants, "_add", add)
 
 
 class Many(nn.Module):

@@ -6,10 +6,12 @@ import subprocess
 import pytest
 import timm
 import torch
+from torch import nn
 
 from pdecnn.deploy.c.boards import BOARDS, GCC, run_on
 from pdecnn.deploy.c.build import runner
 from pdecnn.deploy.c.write import write
+from pdecnn.layers import GlobalLayer
 
 HERE = sorted(cpu for cpu, board in BOARDS.items() if board.installed())
 
@@ -30,6 +32,16 @@ def test_outputs_have_the_bits_of_the_host(cpu, kind, written):
     assert 1e5 < found.instructions < 5e7
     assert found.code < 20_000
     assert found.constants == pytest.approx(texts[kind].footprint.flash, rel=0.3, abs=600)
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in HERE if cpu in ("cortex-m4", "cortex-m7")])
+def test_integers_take_fewer_instructions_than_floats(cpu):
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), GlobalLayer(8), nn.Conv2d(8, 8, 3, padding=1))
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 4, 12, 12)
+    small = write(model, (x,), "net", int8=[(x,)])
+    assert not small.quantised.reasons
+    assert run_on(cpu, small, x[:1]).instructions < 0.9 * run_on(cpu, write(model, (x,), "net"), x[:1]).instructions
 
 
 @pytest.mark.parametrize("kind", ["float", "int8"])

@@ -4,14 +4,10 @@ import pytest
 import timm
 import torch
 import torchvision
-from torch import nn
+from c_cases import agrees, as_trained, weights_beside  # noqa: F401  (a fixture)
 
 import pdecnn
-from pdecnn.deploy.c.build import runner
-from pdecnn.deploy.c.write import write
-from pdecnn.deploy.check import compare
 
-FLAGS = ("-std=c99", "-O1", "-ffp-contract=off")
 REPLACEMENTS = ("nothing", "depthwise", "separable", "pde", "paper")
 NETS = {
     "resnet18": lambda: torchvision.models.resnet18(num_classes=10),
@@ -26,18 +22,9 @@ QUICK = [("mobilenetv3_small_050", "paper")]
 
 def check(name, replacement):
     torch.manual_seed(0)
-    model = NETS[name]().eval()
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 1.5)
+    model = as_trained(NETS[name]())
     x = torch.randn(2, 3, 64, 64)
-    small = pdecnn.plan(model, x[:1], replacement=replacement).apply(model).eval()
-    written = write(small, (x,), "net")
-    with torch.no_grad():
-        agreement = compare([small(x)], runner(written.source, flags=FLAGS)([x]))
-    assert agreement.max_error <= 1e-4
-    return written
+    return agrees(pdecnn.plan(model, x[:1], replacement=replacement).apply(model).eval(), x)
 
 
 @pytest.mark.parametrize("name, replacement", QUICK)
@@ -48,5 +35,5 @@ def test_condensed_network_agrees(name, replacement):
 @pytest.mark.slow
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
 @pytest.mark.parametrize("name", NETS)
-def test_every_condensed_network_agrees(name, replacement):
+def test_every_condensed_network_agrees(name, replacement, weights_beside):  # noqa: F811
     check(name, replacement)

@@ -10,54 +10,30 @@ import numpy as np
 import pytest
 import timm
 import torch
-from timm.models import model_entrypoint
+from c_cases import agrees, as_trained
 from torch import nn
 
 import pdecnn
 from pdecnn.deploy.c.build import Built, described, runner
 from pdecnn.deploy.c.write import write
-from pdecnn.deploy.check import CannotExportError, ExportError, compare
+from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.layers import GlobalLayer
 
-NAMES = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("pdecnn.")]
 QUICK = ["cifar_resnet_tiny_global", "mnist_toy_global", "lowcost_explicit_tiny", "cifar_hyperbolic_eq3"]
-# an equilibrium stops when all samples of a batch are near enough, and a file has one: here none ever is
-ADAPTIVE = {"mnist_odenet": {"gradient": "anode", "method": "rk4", "steps": 4}} | {
-    name: {"tol": 1e-12} for name in NAMES if "mdeq" in name
-}
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wconversion")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 
 
 def make(name):
-    model = timm.create_model(name, **ADAPTIVE.get(name, {})).eval()
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):  # as after training
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 1.5)
+    model = as_trained(timm.create_model(name))
     C, side, _ = model.default_cfg["input_size"]
     side = {28: 28, 32: 16}.get(side, 32)
     return model, torch.randn(8, C, side, side)
 
 
-def check(model, x, flags=("-std=c99", "-O1", "-ffp-contract=off")):
-    written = write(model, (x,), "net")
-    with torch.no_grad():
-        agreement = compare([model(x)], runner(written.source, flags=flags)([x]))
-    assert agreement.max_error <= 1e-4
-    assert agreement.top1 == 1.0
-    return written
-
-
 @pytest.mark.parametrize("name", QUICK)
 def test_file_agrees_with_the_model(name):
-    check(*make(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
-def test_every_model_agrees(name):
-    check(*make(name))
+    agrees(*make(name))
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,16 @@ class Board:
     tick: int
 
     def installed(self) -> bool:
-        """Whether compiler and QEMU are there."""
-        return bool(shutil.which(f"{self.tools}-gcc") and shutil.which(self.qemu[0]))
+        """Whether compiler, its library and QEMU are there."""
+        gcc = shutil.which(f"{self.tools}-gcc")
+        specs = [flag.removeprefix("--specs=") for flag in self.flags if flag.startswith("--specs=")]
+        return bool(gcc and shutil.which(self.qemu[0]) and all(_found(gcc, name) for name in specs))
+
+
+def _found(gcc: str, name: str) -> bool:
+    """Whether a compiler has a file of its own by that name; else it prints the name alone."""
+    call = [gcc, f"-print-file-name={name}"]
+    return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip() != name
 
 
 def _arm(cpu: str, machine: str, *flags: str) -> Board:

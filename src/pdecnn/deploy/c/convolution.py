@@ -35,17 +35,23 @@ def lay_out(
     stride: tuple[int, int],
     padding: tuple[int, int],
     dilation: tuple[int, int],
+    *,
+    in_place: bool = True,
+    least: int = PLACES,
 ) -> Layout:
-    """The layout of a convolution; the grid of a tap is its distance from the first tap modulo the stride."""
+    """The layout of a convolution; the grid of a tap is its distance from the first tap modulo the stride.
+
+    Strips are read in place where they can be, unless that is not wanted; they have at least so many places.
+    """
     W, (Ho, Wo), (sy, sx) = size_in[1], size_out, stride
     reach_x = dilation[1] * (kernel[1] - 1)
     places = [(i * dilation[0], j * dilation[1]) for i in range(kernel[0]) for j in range(kernel[1])]
-    if stride == (1, 1) and padding == (0, 0) and Wo <= W and Ho <= size_in[0]:
-        rows = _strip(Ho, W)
+    if in_place and stride == (1, 1) and padding == (0, 0) and Wo <= W and Ho <= size_in[0]:
+        rows = _strip(Ho, W, least)
         return Layout(W, rows, 0, tuple(i * W + j for i, j in places), ())
     shared = sx == 1  # the zeros after a row are those before the next
     pitch = max(W + padding[1], Wo, Wo + reach_x - padding[1]) if shared else Wo + reach_x // sx
-    rows = _strip(Ho, pitch)
+    rows = _strip(Ho, pitch, least)
     grids, starts, start = [], {}, 0
     for gy, gx in sorted({(i % sy, j % sx) for i, j in places}):
         more = max(i // sy for i, j in places if (i % sy, j % sx) == (gy, gx))
@@ -57,9 +63,9 @@ def lay_out(
     return Layout(pitch, rows, start, taps, tuple(grids))
 
 
-def _strip(rows: int, pitch: int) -> int:
+def _strip(rows: int, pitch: int, least: int) -> int:
     """As few rows as give the lanes enough to do, all strips about equal."""
-    strips = max(1, rows // max(1, math.ceil(PLACES / pitch)))
+    strips = max(1, rows // max(1, math.ceil(least / pitch)))
     return math.ceil(rows / strips)
 
 

@@ -59,6 +59,14 @@ def fixed(*factors: Any, bits: int = 31) -> tuple[list[Any], int]:
     return [q if q.ndim else int(q) for q in made], shift
 
 
+def fixed_upper(*factors: Any) -> tuple[list[Any], int]:
+    """`fixed` for a shift of the upper halves of products: it is the shift less 32."""
+    made, shift = fixed(*factors)
+    if shift < 33:
+        raise NotImplementedError("a factor between two scales that is more than a quarter")
+    return made, shift - 32
+
+
 def rescaled(value: Any, shift: int) -> Any:
     """`value / 2^shift`, halves up, as `rescaled` in parts/int8.c."""
     return (value + (1 << (shift - 1))) >> shift

@@ -13,7 +13,7 @@ from pdecnn.kernels.global_layer.op import stencil_macs
 from pdecnn.reference.boundary import Boundary
 
 _OPS = torch.ops.pdecnn
-PLANES = 9  # as in parts/steps.c
+PLANES, GAPS = 9, 7  # as in parts/steps.c
 _KINDS = {name: i for i, name in enumerate(ACTIVATIONS)}
 
 
@@ -21,10 +21,10 @@ def grid(H: int, W: int, radius: int, boundary: str, dt: float) -> tuple[str, in
     """The initialiser of a `grid_shape`, its pitch and the floats of scratch memory."""
     where = Boundary(boundary)
     pitch = W + 2 * radius
-    plane = (H + 2 * radius) * pitch + SLACK
-    fields = (H, W, radius, pitch, plane, int(where is Boundary.PERIODIC))
+    places, gap = (H - 1) * pitch + W, max(radius * (pitch + 1), SLACK)
+    fields = (H, W, radius, pitch, places + gap, gap, int(where is Boundary.PERIODIC))
     parities = (float(where.state_parity), float(where.velocity_parity), dt)
-    return f"{{{', '.join([*map(str, fields), *map(number, parities)])}}}", pitch, PLANES * plane
+    return f"{{{', '.join([*map(str, fields), *map(number, parities)])}}}", pitch, PLANES * places + GAPS * gap
 
 
 def scales(dt: float, dx: float, dy: float, sign: int = 1) -> list[float]:

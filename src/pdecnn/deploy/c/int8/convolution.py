@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pdecnn.deploy.c.convolution import ROWS, SLACK, Geometry, geometry, lay_out, pack
-from pdecnn.deploy.c.fixed import HIGH, LOW, Quant, fixed, rescaled
+from pdecnn.deploy.c.convolution import ROWS, SLACK, Geometry, geometry, lay_out
+from pdecnn.deploy.c.fixed import HIGH, LOW, Quant, fixed_upper, rescaled
 from pdecnn.deploy.c.registry import Code, Step, in_integers, quant, shape, size
 
 _ATEN = torch.ops.aten
 _MOST = 1 << 28  # of a bias
 _LONGEST = 50_000  # products in a sum of 32 bits
+_PLACES = 64  # as PLACES, for words of two channels, which take more memory
+_MORE = 4096  # the factor of a residual is in units of 1 / 4096
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,26 @@ class Weights:
         return self.bias - zero * self.w.reshape(len(self.w), -1).sum(1)
 
 
+def pack_pairs(weight: Any, groups: int) -> Any:
+    """Weights `(out, in / groups, taps)` in the order in which they are read: of two channels, for four outputs or one.
+
+    Example:
+        >>> pack_pairs(np.array([[[1, 2], [3, 4], [5, 6]]]), 1).tolist()
+        [1, 3, 2, 4, 5, 6]
+    """
+    per_group, even, taps = len(weight) // groups, weight.shape[1] // 2 * 2, weight.shape[2]
+    parts = []
+    for g in range(groups):
+        o = g * per_group
+        while o < (g + 1) * per_group:
+            many = ROWS if o + ROWS <= (g + 1) * per_group else 1
+            block = weight[o : o + many]
+            parts.append(block[:, :even].reshape(many, even // 2, 2, taps).transpose(1, 3, 0, 2).ravel())
+            parts.append(block[:, even:].transpose(1, 2, 0).ravel())
+            o += many
+    return np.concatenate(parts)
+
+
 @dataclass(frozen=True)
 class Convolution:
     """`convolve8` in parts/int8_convolution.c."""
@@ -60,15 +82,16 @@ class Convolution:
         a, g, c = step.arguments(), self.form, step.constants
         out, channels, ky, kx = g.weight.shape
         C, (H, W), (Ho, Wo) = channels * g.groups, g.size_in, g.size_out
-        layout = lay_out((H, W), (Ho, Wo), (ky, kx), g.stride, g.padding, g.dilation)
-        w = c.int8s(pack(self.weights.w.reshape(out, channels, ky * kx), g.groups))
-        b, m = c.int32s(self.weights.less(self.quants[0].zero)), c.int32s(self.multiplier)
-        copied = -(-(layout.plane * channels + SLACK) // 4) * 4 if layout.grids else 0
-        apart = layout.rows * layout.pitch + SLACK
-        grid = c.ints([v for grid in layout.grids for v in grid]) if layout.grids else "0"
+        sizes = ((H, W), (Ho, Wo), (ky, kx), g.stride, g.padding, g.dilation)
+        layout = lay_out(*sizes, in_place=False, least=_PLACES)
+        w = c.int8s(pack_pairs(self.weights.w.reshape(out, channels, ky * kx), g.groups))
+        b, m = c.int32s(self.weights.bias), c.int32s(self.multiplier)
+        pairs, apart = -(-channels // 2), layout.rows * layout.pitch + SLACK
+        copied = layout.plane * pairs + SLACK
         fields = (
             C, out, g.groups, H, W, Ho, Wo, *g.stride, *g.padding, layout.pitch, layout.rows, layout.plane, apart,
-            copied, len(layout.taps), len(layout.grids), c.ints(layout.taps), grid,
+            copied, len(layout.taps), len(layout.grids), c.ints(layout.taps),
+            c.ints([v for grid in layout.grids for v in grid]),
         )  # fmt: skip
         x, y = step.read(a["input"]), "y"
         more = "0" if step.residual is None else step.read(step.residual)
@@ -83,10 +106,10 @@ class Convolution:
         if samples > 1:
             text = f"for (int i = 0; i < {samples}; i++)\n    {text}"
         over = [] if step.residual in (None, a["input"]) else [step.number_of(step.residual)]  # type: ignore[arg-type]
-        if g.groups == C == out and layout.grids and layout.rows == Ho and (Ho, Wo) == (H, W):
+        if g.groups == C == out and layout.rows == Ho and (Ho, Wo) == (H, W):
             over.append(step.number_of(a["input"]))
-        macs = size(step.main) * channels * ky * kx
-        return Code(text, scratch=copied // 4 + ROWS * apart, macs=macs, over=tuple(n for n in over if n >= 0))
+        macs, words = size(step.main) * channels * ky * kx, ROWS * pairs * ky * kx
+        return Code(text, scratch=copied + ROWS * apart + words, macs=macs, over=tuple(n for n in over if n >= 0))
 
     def values(self, x: Any, residual: Any = None) -> Any:
         """The same, by a convolution in float64, which is exact here; what is added may be the input."""
@@ -97,8 +120,8 @@ class Convolution:
         sums = sums[..., : g.size_out[0], : g.size_out[1]].long().numpy()
         t = (sums + self.weights.bias.reshape(-1, 1, 1)) * np.asarray(self.multiplier).reshape(-1, 1, 1)
         if self.quants[2] is not None:
-            t = t + (residual.reshape(t.shape) - self.quants[2].zero) * self.more
-        return np.clip(rescaled(t, self.shift) + self.quants[1].zero, *self.bounds)
+            t = t + (residual.reshape(t.shape) - self.quants[2].zero) * _MORE * self.more
+        return np.clip(rescaled(t, 32 + self.shift) + self.quants[1].zero, *self.bounds)
 
 
 @in_integers(_ATEN.convolution.default)
@@ -115,7 +138,8 @@ def convolution(step: Step) -> Convolution:
         raise NotImplementedError("sums of so many products in 32 bits")
     bias = step.constant(a["bias"])
     weights = Weights.of(g.weight, None if bias is None else bias.numpy(), own.scale)
-    (multiplier, factor), shift = fixed(own.scale * weights.scale / to.scale, more.scale / to.scale if more else 0.0)
+    residual = more.scale / to.scale / _MORE if more else 0.0
+    (multiplier, factor), shift = fixed_upper(own.scale * weights.scale / to.scale, residual)
     return Convolution(g, weights, multiplier, factor, shift, (own, to, more), to.bounds(*step.bounds))
 
 
@@ -148,7 +172,7 @@ class Linear:
         sums = (x - self.own.zero) @ self.weights.w.T + self.weights.bias
         if self.to is None:
             return sums.astype(np.float32) * self._scale()
-        return np.clip(rescaled(sums * self.multiplier, self.shift) + self.to.zero, LOW, HIGH)
+        return np.clip(rescaled(sums * self.multiplier, 32 + self.shift) + self.to.zero, LOW, HIGH)
 
     def _scale(self) -> Any:
         return (self.own.scale * self.weights.scale).astype(np.float32)
@@ -167,5 +191,5 @@ def linear(step: Step) -> Linear:
     weights = Weights.of(weight.numpy(), None if known is None else known.numpy(), own.scale)
     if to is None:
         return Linear(weights, None, 0, own, None)
-    (multiplier,), shift = fixed(own.scale * weights.scale / to.scale)
+    (multiplier,), shift = fixed_upper(own.scale * weights.scale / to.scale)
     return Linear(weights, multiplier, shift, own, to)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.deploy.c.convolution import SLACK
-from pdecnn.deploy.c.fixed import HIGH, LOW, Quant, fixed, rescaled
+from pdecnn.deploy.c.fixed import HIGH, LOW, Quant, fixed, fixed_upper, rescaled
 from pdecnn.deploy.c.int8.convolution import Weights
 from pdecnn.deploy.c.registry import Code, Step, in_integers, quant, shape
 from pdecnn.deploy.c.steps import PLANES, scales
@@ -19,10 +19,12 @@ from pdecnn.kernels.global_layer.op import stencil_macs
 from pdecnn.reference.boundary import Boundary
 
 _OPS = torch.ops.pdecnn
-SCALE_BITS, MOST, FINE = 13, 10900, 12  # as in parts/int8_steps.c
+SCALE_BITS, MOST, FINE, STATE_BITS = 13, 10900, 12, 15  # as in parts/int8_steps.c
 WORST = 0.5  # steps of the output, in the mean: a layer that is further off stays in float
 _MARGIN = 1.5  # between the largest value seen and the largest that there is room for
 _FULL = 32767
+_LEAST = 80  # places in a plane: those of two hold sums of four stencils, and what the widest lanes write beyond
+_BITS = 22  # of a factor of 9 bits in 32
 _CUTS = {"identity": (-1e9, 1e9), "relu": (0.0, 1e9), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
@@ -135,13 +137,13 @@ class Fixed:
         maps, side = len(self.layer.weight), self.layer.weight.shape[-1]
         radius = max(1, side // 2)
         pitch, edge = W + 2 * radius, radius - side // 2
-        plane = (H + 2 * radius) * pitch + SLACK
-        taps = [(i + edge) * pitch + j + edge for i in range(side) for j in range(side)]
+        plane = max(_LEAST, -(-((H + 2 * radius) * pitch + SLACK) // 2) * 2)
+        taps = [(i + edge) * pitch + j + edge for i in range(0, side, 2) for j in range(side)]  # of two rows
         where = self.layer.where
         lists = [", ".join(map(str, q)) for q in (*self.factors, *zip(*self.coefficient_bounds, strict=True), self.D)]
         fields = (
             H, W, radius, pitch, plane, int(where is Boundary.PERIODIC), int(where.state_parity),
-            int(where.velocity_parity), C, maps, len(taps), int(s.has_source), int(s.previous_is_input),
+            int(where.velocity_parity), C, maps, side, len(taps), int(s.has_source), int(s.previous_is_input),
             int(self.layer.residual), self.fraction, self.weight, self.coefficient_shift, self.scale_shift,
             *(q.zero for q in self.quants), *(f"{{{text}}}" for text in lists), *self.bounds, self.more, c.ints(taps),
         )  # fmt: skip
@@ -153,7 +155,7 @@ class Fixed:
         form = tuple(self.layer.weight.shape)
         total = stencil_macs((N, C, H, W), form) + macs((N, C, H, W), s.K, learned_diffusion=maps == 4)
         over = tuple({step.number_of(a["h"]), step.number_of(a["x"])} - {-1})
-        return Code(text, scratch=-(-PLANES * plane // 2), macs=total, over=over)
+        return Code(text, scratch=PLANES * plane // 2 + 4 * len(taps), macs=total, over=over)
 
     def values(self, h: Any, x: Any = None, K: int | None = None) -> Any:
         """The same, plane by plane side by side; without x it is h."""
@@ -164,7 +166,7 @@ class Fixed:
         w = self.stencils.w.reshape(C, maps, k, k).transpose(1, 0, 2, 3)
         bias, multiplier = (q.reshape(C, maps).T[..., None, None] for q in (self.stencils.bias, self.multiplier))
         found = [
-            np.clip(rescaled((np.rint(q).astype(np.int64) + b) * m, self.coefficient_shift), *bounds)
+            np.clip(rescaled((np.rint(q).astype(np.int64) + b) * m, 32 + self.coefficient_shift), *bounds)
             for q, b, m, bounds in zip(self.layer.sums(h, w), bias, multiplier, self.coefficient_bounds, strict=False)
         ]
         found += [np.full((C, H, W), D) for D in self.D]
@@ -182,16 +184,16 @@ class Fixed:
         weights = [weight(q) for q in (b_x - a_x, b_x + a_x, b_y - a_y, b_y + a_y)]
         previous = np.clip((1 << self.weight) - sum(weights), -MOST, MOST)
         state, first, source = (
-            np.clip(rescaled(q * f[0], f[1]), -_FULL, _FULL) for q, f in zip((h, x, x), self.factors, strict=True)
+            np.clip(rescaled(q * f[0], f[1]), -_FULL - 1, _FULL) for q, f in zip((h, x, x), self.factors, strict=True)
         )
         before = first if s.previous_is_input else state
         f = rescaled(source * scale, SCALE_BITS) if s.has_source else 0
         for _ in range(s.K if K is None else K):
-            around = neighbours(halo(state, where, where.state_parity))
+            around = neighbours(np.minimum(halo(state, where, where.state_parity), _FULL))
             total = sum(w * q for w, q in zip(weights, around, strict=True)) + here * state + previous * before
-            before, state = state, np.clip(rescaled(total, self.weight) + f, -_FULL, _FULL)
+            before, state = state, np.clip(rescaled(total, self.weight) + f, -_FULL - 1, _FULL)
         shift, factor = self.shift[:, None, None], self.scale[:, None, None]
-        v = np.clip(rescaled(state * factor, self.scale_shift) + shift, *self.bounds)
+        v = np.clip(rescaled(state * factor << STATE_BITS, 32 + self.scale_shift) + shift, *self.bounds)
         v = v + (x * self.more if self.layer.residual else 0)
         return np.clip(rescaled(v, FINE) + to.zero, LOW, HIGH)[None]
 
@@ -210,21 +212,19 @@ def global_layer(step: Step) -> Fixed:
         raise NotImplementedError("a Global layer in 16 bits whose diffusivities may be negative")
     largest, coefficient, weight = (max(_MARGIN * q, 1e-6) for q in ranges)
     fraction, bits = (min(13, math.floor(math.log2(room / q))) for room, q in ((_FULL, coefficient), (MOST, weight)))
-    if fraction < 1 or bits < 4 or fraction + SCALE_BITS - bits < 1 or layer.weight[0, 0].size > 250:
+    if fraction < 1 or bits < 4 or fraction + SCALE_BITS - bits < 1 or layer.weight[0, 0].size > 200:
         raise NotImplementedError(f"coefficients up to {coefficient:.1e} in 16 bits")
     rows = layer.weight.transpose(1, 0, 2, 3).reshape(C * maps, -1)  # (channel, map)
     stencils = Weights.of(rows, layer.bias.T.reshape(-1), own.scale, most=_FULL)
     factors = layer.factors
     per_map = np.tile(np.array(factors[:maps]), C)
-    (multiplier,), coefficient_shift = fixed(stencils.scale * own.scale * per_map * 2.0**fraction)
+    (multiplier,), coefficient_shift = fixed_upper(stencils.scale * own.scale * per_map * 2.0**fraction)
     low, high = _CUTS[s.coefficient_act]
     cuts = [sorted(min(max(q * f * 2.0**fraction, -_FULL), _FULL) for q in (low, high)) for f in factors]
     state = largest / _FULL
-    (to_state,), first = fixed(own.scale / state)
-    (to_before,), second = fixed(other.scale / state)
-    (to_source,), third = fixed(other.scale * s.dt / state)
+    inward = [_inward(q / state) for q in (own.scale, other.scale, other.scale * s.dt)]
     unit = to.scale / 2.0**FINE
-    (scale,), scale_shift = fixed(layer.scale * state / unit)
+    (scale,), scale_shift = fixed_upper(layer.scale * state / unit / 2.0**STATE_BITS)
     low, high = (int(np.clip(q / unit, -(2**24), 2**24)) for q in _CUTS[layer.output_act])
     shift = np.rint(layer.shift / unit).astype(np.int64)
     more = round(other.scale / unit)
@@ -233,9 +233,16 @@ def global_layer(step: Step) -> Fixed:
     return Fixed(
         layer, stencils, multiplier, coefficient_shift, fraction, bits, [(round(q[0]), round(q[1])) for q in cuts],
         [min(_FULL, round(D * f * 2.0**fraction)) for D, f in zip((s.D_x, s.D_y), factors[2:], strict=True)],
-        [(to_state, first), (to_before, second), (to_source, third)], scale, scale_shift, shift, (low, high),
-        more, (own, other, to),
+        inward, scale, scale_shift, shift, (low, high), more, (own, other, to),
     )  # fmt: skip
+
+
+def _inward(factor: float) -> tuple[int, int]:
+    """From 8 bits to a state: a multiplier and a shift whose product fits in 32 bits."""
+    (multiplier,), shift = fixed(factor, bits=_BITS)
+    if shift > 30:
+        raise NotImplementedError("a Global layer whose input and state are so different")
+    return multiplier, shift
 
 
 def distance(form: Fixed, h: Any, x: Any, expected: Tensor) -> float:

@@ -13,14 +13,25 @@ static inline int64_t rescaled(int64_t v, int shift)
     return (v + ((int64_t)1 << (shift - 1))) >> shift;
 }
 
-static inline int32_t limit(int64_t v, int32_t low, int32_t high)
+/* The same of 32 bits, and the upper half of a product: a shift by 32 or more in two parts. */
+static inline int32_t rounded(int32_t v, int shift)
 {
-    return v < low ? low : v > high ? high : (int32_t)v;
+    return (v + (1 << (shift - 1))) >> shift;
+}
+
+static inline int32_t upper(int32_t a, int32_t b)
+{
+    return (int32_t)(((int64_t)a * b) >> 32);
+}
+
+static inline int32_t limit(int32_t v, int32_t low, int32_t high)
+{
+    return v < low ? low : v > high ? high : v;
 }
 
 static inline int8_t limit8(int64_t v, int32_t low, int32_t high)
 {
-    return (int8_t)limit(v, low, high);
+    return (int8_t)(v < low ? low : v > high ? high : v);
 }
 
 static void quantise(int8_t *y, const float *x, int n, float inverse, int zero)
@@ -118,7 +129,7 @@ static void product8(int8_t *y, const int8_t *x, const int8_t *w, const int32_t 
 {
     for (int r = 0; r < rows; r++, x += n)
         for (int o = 0; o < outputs; o++)
-            *y++ = limit8(rescaled((int64_t)(bias[o] + dot8(x, w + o * n, n)) * multiplier[o], shift) + zero, -128, 127);
+            *y++ = (int8_t)limit(rounded(upper(bias[o] + dot8(x, w + o * n, n), multiplier[o]), shift) + zero, -128, 127);
 }
 
 static void product_to_float(float *y, const int8_t *x, const int8_t *w, const int32_t *bias, const float *scale,

@@ -21,10 +21,12 @@ static void halo(float *q, int H, int W, int pitch, int periodic, float parity)
     }
 }
 
-/* The planes of one channel, `size` floats each; q[i] points to the first pixel. With a = A / 2 and b = B in the
-   letters of the scheme, 2 to 5 hold a_x, a_y, b_x, b_y first, then the weights of the neighbours. */
+/* The planes of one channel; q[i] points to the first pixel. With a = A / 2 and b = B in the letters of the scheme, 2 to 5
+   hold a_x, a_y, b_x, b_y first, then the weights of the neighbours. The first seven are `size` floats apart, with a gap
+   before each that is the border of both its neighbours: no two of them need theirs at the same time, but for a_x and
+   a_y, of which one needs columns and the other rows. */
 typedef struct {
-    int H, W, radius, pitch, size, periodic;
+    int H, W, radius, pitch, size, gap, periodic;
     float state_parity, velocity_parity, dt;
 } grid_shape;
 
@@ -32,7 +34,7 @@ enum { STATE, BEFORE, RIGHT, LEFT, DOWN, UP, HERE, PREVIOUS, SOURCE, PLANES };
 
 static void read_plane(float *restrict q, const float *restrict h, const grid_shape *s)
 {
-    memset(q - s->radius * (s->pitch + 1), 0, (size_t)s->size * sizeof *q);
+    memset(q - s->gap, 0, (size_t)(s->size + s->gap) * sizeof *q);
     for (int y = 0; y < s->H; y++)
         memcpy(q + y * s->pitch, h + y * s->W, (size_t)s->W * sizeof *q);
 }
@@ -96,9 +98,10 @@ static float *solve(float *const *q, const grid_shape *s, int has_source, int K)
 
 static void planes_of(float **q, float *scratch, const grid_shape *s)
 {
-    memset(scratch, 0, (size_t)(PLANES * s->size) * sizeof *scratch);
+    const int n = s->size - s->gap;
     for (int i = 0; i < PLANES; i++)
-        q[i] = scratch + i * s->size + s->radius * (s->pitch + 1);
+        q[i] = scratch + s->gap + (i < HERE ? i : HERE) * s->size + (i < HERE ? 0 : i - HERE) * n;
+    memset(scratch, 0, (size_t)(q[SOURCE] + n - scratch) * sizeof *scratch);
 }
 
 static void activate(float *q, int n, int kind)
