@@ -95,6 +95,8 @@ class Job:
         """Begins, or goes on after a cancel."""
         if self.running:
             raise ValueError("The job is running already.")
+        if self.thread is not None:
+            self.thread.join()  # its process is on its way out
         self.stopping.clear()
         self.status = Status(history=self.status.history)
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -107,8 +109,9 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether it is waiting or at work."""
-        return self.thread is not None and self.thread.is_alive()
+        """Whether it is waiting or at work; one that has told its end by itself is not, though its process may be."""
+        at_work = self.thread is not None and self.thread.is_alive()
+        return at_work and (self.status.state == "running" or self.stopping.is_set())
 
     def close(self) -> None:
         """Stops and waits for it; for visitors who have left or begin another job."""
@@ -160,7 +163,7 @@ class Job:
 
 
 def progress_bar(status: Status) -> str:
-    """What is being done, and a bar."""
+    """What is being done, a bar, and what came out last."""
     share = 100 * status.done / status.total if status.total else 0
     full = 100 if status.state == "finished" else share
     kind = {"failed": "trouble", "cancelled": "quiet"}.get(status.state, "says")
@@ -168,7 +171,8 @@ def progress_bar(status: Status) -> str:
     more = "; Continue goes on where it was" if status.state == "cancelled" else ""
     inner = f'<div style="width:{full:.1f}%"></div>'
     bar = f'<div class="progress" role="progressbar" aria-valuenow="{full:.0f}">{inner}</div>'
-    return f'<p class="{kind}" role="status">{escape(status.text)}{count}{more}</p>{bar}'
+    last = note(status.lines[-1].strip()) if status.lines and status.state == "running" else ""
+    return f'<p class="{kind}" role="status">{escape(status.text)}{count}{more}</p>{bar}{last}'
 
 
 def curve(status: Status) -> str:
