@@ -94,7 +94,7 @@ def arrows(u: Tensor, v: Tensor, colour: str = "#ffffff") -> str:
     for y in range(cell // 2, H, cell):
         for x in range(cell // 2, W, cell):
             dx, dy = (0.95 * cell * float(q[y, x]) / largest for q in (u, v))
-            if not (np.isfinite(dx) and np.isfinite(dy)) or dx * dx + dy * dy < (0.04 * cell) ** 2:
+            if not (np.isfinite(dx) and np.isfinite(dy)) or dx * dx + dy * dy < (0.12 * cell) ** 2:
                 continue
             x0, y0, x1, y1 = x + 0.5 - dx / 2, y + 0.5 - dy / 2, x + 0.5 + dx / 2, y + 0.5 + dy / 2
             head = [(x1 - 0.38 * dx + s * 0.2 * dy, y1 - 0.38 * dy - s * 0.2 * dx) for s in (-1, 1)]

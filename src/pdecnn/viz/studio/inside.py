@@ -36,7 +36,7 @@ class LayerView:
     def name(self) -> str:
         """What it is called on the page."""
         C, H, W = self.states[0].shape
-        return f"{self.path}, {C} channels of {H}x{W}, K = {self.K}"
+        return f"{self.path}, {C} channel{'s' * (C > 1)} of {H}x{W}, K = {self.K}"
 
 
 @dataclass(frozen=True)

@@ -156,4 +156,7 @@ def _frame(shape: Any) -> str:
 
 def _range(q: Tensor) -> str:
     finite = q[q.isfinite()]
-    return f"{float(finite.min()):.3g} to {float(finite.max()):.3g}" if len(finite) else "nothing finite"
+    if not len(finite):
+        return "nothing finite"
+    low, high = float(finite.min()), float(finite.max())
+    return f"{low:.3g} to {high:.3g}" if high > low else f"{low:.3g} everywhere"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -75,10 +76,13 @@ class Job:
             raise ValueError("The plan keeps every block: lower keep of a run first.")
         self.planned, self.data, self.epochs = planned, data.strip() or DATA, int(epochs)
         open_images(self.data, planned.net.wanted, seed)  # a wrong name is told before anything starts
-        self.folder = Path(tempfile.mkdtemp(prefix="pdecnn-studio-")) if folder is None else folder
-        if folder is None:
-            weakref.finalize(self, shutil.rmtree, self.folder, True)
         net = planned.net
+        if folder is None:
+            home = tempfile.mkdtemp(prefix="pdecnn-studio-")
+            weakref.finalize(self, shutil.rmtree, home, True)
+            folder = Path(home) / f"{file_name(net.name)}-condensed"  # the card has this name
+            folder.mkdir()
+        self.folder = folder
         example = net.name.startswith("fashion_resnet32") and self.data == DATA
         settings = {
             "name": net.name, "size": ",".join(map(str, net.wanted.shape)), "input": net.wanted.to_dict(),
@@ -160,6 +164,17 @@ class Job:
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def file_name(model: str) -> str:
+    """The last part of a model's name, fit for a folder.
+
+    Example:
+        >>> file_name("timm:resnet18.a1_in1k"), file_name("runs/my net/")
+        ('resnet18-a1_in1k', 'my-net')
+    """
+    last = re.split(r"[/:\\\\]", model.strip("/ "))[-1]
+    return re.sub(r"\W+", "-", last).strip("-") or "net"
 
 
 def progress_bar(status: Status) -> str:

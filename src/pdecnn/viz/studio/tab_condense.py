@@ -37,7 +37,7 @@ def make(page: gr.Blocks, options: Options) -> None:
     planned = gr.State(None, time_to_live=NEVER)
     parts, measured = gr.State(None, time_to_live=NEVER), gr.State(None, time_to_live=NEVER)
     job = gr.State(None, time_to_live=NEVER, delete_callback=lambda j: j.close() if j else None)
-    opened = gr.State(0)
+    opened, sent = gr.State(0), gr.State(None)
     with gr.Row(equal_height=True):
         name = gr.Dropdown(
             list(NAMES),
@@ -203,22 +203,19 @@ def make(page: gr.Blocks, options: Options) -> None:
         busy = gr.Button("Start", interactive=False), gr.Button(interactive=True)
         return (*busy, gr.Timer(active=True), "", "", gr.File(visible=False), jobs.progress_bar(jobs.Status()))
 
-    def watch(job: Job | None) -> tuple[Any, ...]:
+    def watch(job: Job | None, sent: Any) -> tuple[Any, ...]:
         if job is None:
-            return (
-                *[gr.skip()] * 5,
-                gr.Timer(active=False),
-                gr.Button("Start", interactive=True),
-                gr.Button(interactive=False),
-            )
+            idle = gr.Timer(active=False), gr.Button("Start", interactive=True), gr.Button(interactive=False)
+            return (*[gr.skip()] * 6, *idle)
         status, running = job.status, job.running
+        news = (id(status), len(status.history), len(status.rows), len(status.samples))
+        drawn = (jobs.curve(status), jobs.outcome(status), status.samples) if news != sent else (gr.skip(),) * 3
         ended = gr.File([*status.files], visible=bool(status.files)) if not running else gr.skip()
         again = "Continue" if status.state == "cancelled" else "Start"
         return (
+            news,
             jobs.progress_bar(status),
-            jobs.curve(status),
-            jobs.outcome(status),
-            status.samples,
+            *drawn,
             ended,
             gr.Timer(active=running),
             gr.Button(again, interactive=not running),
@@ -232,5 +229,6 @@ def make(page: gr.Blocks, options: Options) -> None:
 
     begun = [job, start_button, cancel_button, clock, outcome, samples, files, bar]
     start_button.click(guarded(start), [planned, job, images, epochs], begun, **QUIET)
-    clock.tick(watch, job, [bar, curve, outcome, samples, files, clock, start_button, cancel_button], **QUIET)
+    told = [sent, bar, curve, outcome, samples, files, clock, start_button, cancel_button]
+    clock.tick(watch, [job, sent], told, **QUIET)
     cancel_button.click(cancel, job, cancel_button, **QUIET)
