@@ -70,10 +70,11 @@ def make(page: gr.Blocks, options: Options) -> None:
             options.data or DATA,
             label="Images",
             scale=3,
+            min_width=280,
             elem_id="condense-images",
             info="fashion-mini ships in the package; or a folder of yours: train/CLASS, val/CLASS.",
         )
-        epochs = gr.Slider(1, 50, 10, step=1, label="Epochs", scale=2, elem_id="condense-epochs")
+        epochs = gr.Slider(1, 50, 10, step=1, label="Epochs", scale=2, min_width=200, elem_id="condense-epochs")
         start_button = gr.Button(
             "Start", variant="primary", scale=0, min_width=110, elem_id="condense-start", elem_classes="go"
         )
@@ -82,8 +83,10 @@ def make(page: gr.Blocks, options: Options) -> None:
         )
     bar = html("condense-progress")
     with gr.Row():
-        curve = html("condense-curve")
-        outcome = html("condense-outcome")
+        with gr.Column(min_width=320):
+            curve = html("condense-curve")
+        with gr.Column(min_width=320):
+            outcome = html("condense-outcome")
     samples = html("condense-samples")
     files = gr.File(
         label="Checkpoint, ONNX, C, report",
