@@ -8,6 +8,8 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find src/pdecnn/kernels -name '*
 # TORCH="torch torchvision --extra-index-url INDEX". The usual torch for Linux brings CUDA, some 5 GB. Name torchvision too:
 # the usual one does not load beside a torch for the CPU (operator torchvision::nms does not exist).
 TORCH ?=
+MATCHES = @[ -z "$(TORCH)" ] || $(BIN)/python -c "import torchvision" 2>/dev/null || { echo "TORCH: this torch and this \
+torchvision do not go together. Name both, from one index: the torchvision that was built for the torch." >&2; exit 1; }
 
 OLDEST := torch==2.10.0 torchvision==0.25.0 timm==1.0.22
 
@@ -92,10 +94,12 @@ $(VENV)/bin/python:
 # The package is installed in place: Python files are read from src/, the native library is rebuilt when its sources change.
 $(VENV)/.demo: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --editable ".[train,viz,export]" $(TORCH)
+	$(MATCHES)
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]" $(TORCH)
+	$(MATCHES)
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.release: $(VENV)/.dev
@@ -104,6 +108,7 @@ $(VENV)/.release: $(VENV)/.dev
 
 $(VENV)/.docs: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --editable ".[docs]" $(TORCH)
+	$(MATCHES)
 	touch $@
 
 clean:

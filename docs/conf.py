@@ -51,7 +51,7 @@ myst_enable_extensions = ["attrs_inline", "attrs_block", "colon_fence", "deflist
 myst_heading_anchors = 3
 
 html_theme = "furo"
-html_title = f"pdecnn {release}"
+html_title = f"pdecnn {release.partition('+')[0]}"
 html_static_path = ["_static"]
 html_css_files = ["house.css"]
 html_show_sourcelink = False

@@ -1,5 +1,7 @@
 """The reference of the command line, from the commands themselves."""
 
+from typing import Any
+
 import click
 import typer.main
 
@@ -8,10 +10,9 @@ from pdecnn.cli import app
 
 def describe() -> str:
     """Markdown: for each command what it does, how it is called, and its options."""
-    group = typer.main.get_command(app)
+    group: Any = typer.main.get_command(app)  # of click, or of typer's own copy of it
     context = click.Context(group, info_name="pdecnn")
-    assert isinstance(group, click.Group) or hasattr(group, "commands")
-    parts = [_command(name, command, context) for name, command in sorted(group.commands.items())]  # type: ignore[attr-defined]
+    parts = [_command(name, command, context) for name, command in sorted(group.commands.items())]
     return "\n\n".join(parts)
 
 

@@ -19,6 +19,12 @@ GENERATED = "_generated"
 KERNELS = "kernels"
 
 
+def parse(directive: SphinxDirective, text: str) -> list[nodes.Node]:
+    """The nodes of a text with headings."""
+    found: list[nodes.Node] = directive.parse_text_to_nodes(text, allow_section_headings=True)
+    return found
+
+
 class FromFiles(SphinxDirective):
     """Markdown that a function makes, found by its name."""
 
@@ -30,7 +36,7 @@ class FromFiles(SphinxDirective):
         for folder in ("benchmarks/results", "results"):
             for path in (ROOT / folder).glob("*.json"):
                 self.env.note_dependency(str(path))
-        return self.parse_text_to_nodes(self.tables[self.arguments[0]](), allow_section_headings=True)
+        return parse(self, self.tables[self.arguments[0]]())
 
 
 class Results(FromFiles):
@@ -50,7 +56,7 @@ class Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """One section for each."""
-        return self.parse_text_to_nodes(commands.describe(), allow_section_headings=True)
+        return parse(self, commands.describe())
 
 
 class Drawing(SphinxDirective):

@@ -53,7 +53,8 @@ class PublicNames(SphinxDirective):
             lines += ["", ".. rubric:: Types that these speak of", ""]
             for path in also:
                 lines += _entry(*path.rsplit(".", 1))
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+        found: list[Any] = self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+        return found
 
 
 def _entry(room: str, name: str) -> list[str]:

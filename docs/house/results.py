@@ -68,7 +68,7 @@ def frontier() -> str:
 
 def seed_mean(net: dict[str, Any], split: str) -> float:
     """Accuracy of a network of the frontier, over its seeds."""
-    return mean(seed[split] for seed in net["seeds"].values())
+    return mean(float(seed[split]) for seed in net["seeds"].values())
 
 
 def solver() -> str:

@@ -45,7 +45,7 @@ left.set(xlabel="epoch", ylabel="loss", xticks=epochs)
 for key, label, colour in (("train_accuracy", "training", "#8b95a3"), ("eval_accuracy", "test", "#3b8ec2")):
     right.plot(epochs, [row[key] for row in result.history], marker="o", label=label, color=colour)
 right.set(xlabel="epoch", ylabel="accuracy, %", xticks=epochs)
-right.legend()
+_ = right.legend()
 
 # %%
 # More or fewer steps

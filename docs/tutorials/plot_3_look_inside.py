@@ -98,4 +98,4 @@ for i, line in enumerate(torch.stack(right, 1)):
     axes.plot(steps, line, marker="o", markersize=3, label=f"{i}: {CIFAR10_CLASSES[sample.y[i]]}")
 axes.axvline(5, color="#8b95a3", linestyle=":")
 axes.set(xlabel="K", ylabel="probability of the right class")
-axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+_ = axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -142,6 +142,7 @@ def test_models_are_pushed_and_come_back(tmp_path):
     for name in ("me/small", "me/plain"):
         card = hub.repositories[name]["README.md"].decode()
         assert f'pdecnn.from_pretrained("{name}")' in card
+    assert "config.json has the plan." in hub.repositories["me/small"]["README.md"].decode()  # nothing was left alone
     assert command.returncode == 0, command.stderr
     params = json.loads(command.stdout)["params"]
     assert f"| parameters | {params:,} |" in hub.repositories["me/small"]["README.md"].decode()

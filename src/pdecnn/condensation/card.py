@@ -232,7 +232,9 @@ def _plan(description: Mapping[str, Any]) -> str:
         lines.append("`nothing`: the blocks were dropped.")
     if plan.width != 1:
         lines.append(f"Every layer has {plan.width:g} of its channels.")
-    lines.append(f"{len(plan.skipped)} other places were left alone; config.json has the plan and the reasons.")
+    alone = len(plan.skipped)
+    told = f"{alone} other place{'s were' if alone > 1 else ' was'} left alone; " if alone else ""
+    lines.append(f"{told}config.json has the plan{' and the reasons' if alone else ''}.")
     return "## Plan\n\n" + "\n\n".join(lines)
 
 

@@ -94,7 +94,7 @@ def arrows(u: Tensor, v: Tensor, colour: str = "#ffffff") -> str:
     for y in range(cell // 2, H, cell):
         for x in range(cell // 2, W, cell):
             dx, dy = (0.95 * cell * float(q[y, x]) / largest for q in (u, v))
-            if not (np.isfinite(dx) and np.isfinite(dy)) or dx * dx + dy * dy < (0.04 * cell) ** 2:
+            if not (np.isfinite(dx) and np.isfinite(dy)) or dx * dx + dy * dy < (0.12 * cell) ** 2:
                 continue
             x0, y0, x1, y1 = x + 0.5 - dx / 2, y + 0.5 - dy / 2, x + 0.5 + dx / 2, y + 0.5 + dy / 2
             head = [(x1 - 0.38 * dx + s * 0.2 * dy, y1 - 0.38 * dy - s * 0.2 * dx) for s in (-1, 1)]
@@ -115,7 +115,7 @@ def frame_pixels(mask: Tensor, colour: str = "#ff4d3d") -> str:
 
 def chart(series: Sequence[Series], about: Chart, width: int = 560, height: int = 300) -> str:
     """A chart as SVG; each point tells its note on hover and on focus."""
-    left, right, top, bottom = 54, 14, 12, 42
+    left, right, top, bottom = 60, 14, 12, 44
     xs, ys = ([float(q) for s in series for q in getattr(s, axis)] for axis in "xy")
     xs += [where for where, _ in about.marks]
     if not ys:
@@ -140,11 +140,12 @@ def chart(series: Sequence[Series], about: Chart, width: int = 560, height: int 
         parts.append(f'<text x="{x}" y="{height - bottom + 16}" text-anchor="middle">{value:.6g}</text>')
     for where, text in about.marks:
         x = at(where, y0)[0]
-        parts.append(f'<path class="mark" d="M{x} {top}V{height - bottom}"><title>{escape(text)}</title></path>')
+        parts.append(f'<path class="mark" d="M{x} {top}V{height - bottom}"/>')
+        parts.append(f'<text x="{x + 5}" y="{height - bottom - 8}">{escape(text)}</text>')
     middle = (left + width - right) / 2
     parts.append(f'<text x="{middle}" y="{height - 6}" text-anchor="middle">{escape(about.x)}</text>')
     spot = (top + height - bottom) / 2
-    parts.append(f'<text transform="translate(12 {spot}) rotate(-90)" text-anchor="middle">{escape(about.y)}</text>')
+    parts.append(f'<text transform="translate(14 {spot}) rotate(-90)" text-anchor="middle">{escape(about.y)}</text>')
     for s in series:
         points = [at(x, y) for x, y in zip(s.x, s.y, strict=True)]
         if s.line and len(points) > 1:

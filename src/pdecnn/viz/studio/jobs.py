@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -75,10 +76,13 @@ class Job:
             raise ValueError("The plan keeps every block: lower keep of a run first.")
         self.planned, self.data, self.epochs = planned, data.strip() or DATA, int(epochs)
         open_images(self.data, planned.net.wanted, seed)  # a wrong name is told before anything starts
-        self.folder = Path(tempfile.mkdtemp(prefix="pdecnn-studio-")) if folder is None else folder
-        if folder is None:
-            weakref.finalize(self, shutil.rmtree, self.folder, True)
         net = planned.net
+        if folder is None:
+            home = tempfile.mkdtemp(prefix="pdecnn-studio-")
+            weakref.finalize(self, shutil.rmtree, home, True)
+            folder = Path(home) / f"{file_name(net.name)}-condensed"  # the card has this name
+            folder.mkdir()
+        self.folder = folder
         example = net.name.startswith("fashion_resnet32") and self.data == DATA
         settings = {
             "name": net.name, "size": ",".join(map(str, net.wanted.shape)), "input": net.wanted.to_dict(),
@@ -95,6 +99,8 @@ class Job:
         """Begins, or goes on after a cancel."""
         if self.running:
             raise ValueError("The job is running already.")
+        if self.thread is not None:
+            self.thread.join()  # its process is on its way out
         self.stopping.clear()
         self.status = Status(history=self.status.history)
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -107,8 +113,9 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether it is waiting or at work."""
-        return self.thread is not None and self.thread.is_alive()
+        """Whether it is waiting or at work; one that has told its end by itself is not, though its process may be."""
+        at_work = self.thread is not None and self.thread.is_alive()
+        return at_work and (self.status.state == "running" or self.stopping.is_set())
 
     def close(self) -> None:
         """Stops and waits for it; for visitors who have left or begin another job."""
@@ -159,8 +166,19 @@ class Job:
                 process.kill()
 
 
+def file_name(model: str) -> str:
+    """The last part of a model's name, fit for a folder.
+
+    Example:
+        >>> file_name("timm:resnet18.a1_in1k"), file_name("runs/my net/")
+        ('resnet18-a1_in1k', 'my-net')
+    """
+    last = re.split(r"[/:\\\\]", model.strip("/ "))[-1]
+    return re.sub(r"\W+", "-", last).strip("-") or "net"
+
+
 def progress_bar(status: Status) -> str:
-    """What is being done, and a bar."""
+    """What is being done, a bar, and what came out last."""
     share = 100 * status.done / status.total if status.total else 0
     full = 100 if status.state == "finished" else share
     kind = {"failed": "trouble", "cancelled": "quiet"}.get(status.state, "says")
@@ -168,7 +186,8 @@ def progress_bar(status: Status) -> str:
     more = "; Continue goes on where it was" if status.state == "cancelled" else ""
     inner = f'<div style="width:{full:.1f}%"></div>'
     bar = f'<div class="progress" role="progressbar" aria-valuenow="{full:.0f}">{inner}</div>'
-    return f'<p class="{kind}" role="status">{escape(status.text)}{count}{more}</p>{bar}'
+    last = note(status.lines[-1].strip()) if status.lines and status.state == "running" else ""
+    return f'<p class="{kind}" role="status">{escape(status.text)}{count}{more}</p>{bar}{last}'
 
 
 def curve(status: Status) -> str:

@@ -167,16 +167,16 @@ def listing(entries: Sequence[Entry], runtime: str) -> str:
     rows = [
         (
             e.name,
-            e.dataset,
             f"{e.accuracy:.2f}",
             f"{e.times[runtime]:.3g}" if runtime in e.times else "-",
+            e.dataset,
             f"{e.params:,}" if e.params else "-",
             e.epochs or "-",
             e.source,
         )
         for e in sorted(entries, key=lambda e: (e.dataset, -e.accuracy))
     ]
-    return table(("network", "dataset", "accuracy, %", "ms", "parameters", "epochs", "file"), rows)
+    return table(("network", "accuracy, %", "ms", "dataset", "parameters", "epochs", "file"), rows)
 
 
 def measure_here(entries: Sequence[Entry], progress: ProgressCallback | None = None) -> tuple[list[Entry], list[str]]:

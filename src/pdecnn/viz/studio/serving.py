@@ -15,6 +15,17 @@ ONLY_SELF = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; worker-src 'self' blob:; object-src 'none'"
 )
+COLOURS = {  # of Gradio's theme: white on the first can be read, and so can the last two on white
+    "button_primary_background_fill": "*primary_700",
+    "button_primary_background_fill_hover": "*primary_800",
+    "button_primary_background_fill_dark": "*primary_700",
+    "button_primary_background_fill_hover_dark": "*primary_800",
+    "slider_color": "*primary_700",
+    "slider_color_dark": "*primary_500",
+    "checkbox_background_color_selected": "*primary_700",
+    "body_text_color_subdued": "*neutral_500",
+    "block_info_text_color": "*neutral_500",
+}
 RESULTS = (Path("results"), Path("benchmarks/results"))
 
 
@@ -88,6 +99,7 @@ def serve(options: Options, *, say: Callable[[str], object] | None = None) -> An
     page = make_page(options)
     fonts = ("Segoe UI", "Helvetica Neue", "DejaVu Sans", "sans-serif")
     theme = gradio.themes.Base(primary_hue="cyan", neutral_hue="slate", font=fonts, font_mono=("monospace",))
+    theme.set(**COLOURS)
     page.queue(default_concurrency_limit=4, max_size=64)
     page.launch(
         server_name=options.host,

@@ -81,7 +81,8 @@ def draw(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
         groups.append(f'<div class="stage"><div class="skyline">{bars}</div><small>{escape(size)}</small></div>')
     entries = [(_says(run), PALETTE[i % len(PALETTE)]) for i, run in enumerate(runs)]
     items = "".join(f'<span><i style="background:{c}"></i>{escape(n)}</span>' for n, c in entries)
-    items += '<span><i class="alone"></i>left alone: point at it for the reason</span>'
+    if any(cell.reason and cell.run < 0 for cell in cells):
+        items += '<span><i class="alone"></i>left alone: point at it for the reason</span>'
     return f'<div class="strip" role="list">{"".join(groups)}</div><div class="legend">{items}</div>'
 
 

@@ -37,7 +37,7 @@ def make(page: gr.Blocks, options: Options) -> None:
     planned = gr.State(None, time_to_live=NEVER)
     parts, measured = gr.State(None, time_to_live=NEVER), gr.State(None, time_to_live=NEVER)
     job = gr.State(None, time_to_live=NEVER, delete_callback=lambda j: j.close() if j else None)
-    opened = gr.State(0)
+    opened, sent = gr.State(0), gr.State(None)
     with gr.Row(equal_height=True):
         name = gr.Dropdown(
             list(NAMES),
@@ -70,10 +70,11 @@ def make(page: gr.Blocks, options: Options) -> None:
             options.data or DATA,
             label="Images",
             scale=3,
+            min_width=280,
             elem_id="condense-images",
             info="fashion-mini ships in the package; or a folder of yours: train/CLASS, val/CLASS.",
         )
-        epochs = gr.Slider(1, 50, 10, step=1, label="Epochs", scale=2, elem_id="condense-epochs")
+        epochs = gr.Slider(1, 50, 10, step=1, label="Epochs", scale=2, min_width=200, elem_id="condense-epochs")
         start_button = gr.Button(
             "Start", variant="primary", scale=0, min_width=110, elem_id="condense-start", elem_classes="go"
         )
@@ -82,8 +83,10 @@ def make(page: gr.Blocks, options: Options) -> None:
         )
     bar = html("condense-progress")
     with gr.Row():
-        curve = html("condense-curve")
-        outcome = html("condense-outcome")
+        with gr.Column(min_width=320):
+            curve = html("condense-curve")
+        with gr.Column(min_width=320):
+            outcome = html("condense-outcome")
     samples = html("condense-samples")
     files = gr.File(
         label="Checkpoint, ONNX, C, report",
@@ -203,22 +206,19 @@ def make(page: gr.Blocks, options: Options) -> None:
         busy = gr.Button("Start", interactive=False), gr.Button(interactive=True)
         return (*busy, gr.Timer(active=True), "", "", gr.File(visible=False), jobs.progress_bar(jobs.Status()))
 
-    def watch(job: Job | None) -> tuple[Any, ...]:
+    def watch(job: Job | None, sent: Any) -> tuple[Any, ...]:
         if job is None:
-            return (
-                *[gr.skip()] * 5,
-                gr.Timer(active=False),
-                gr.Button("Start", interactive=True),
-                gr.Button(interactive=False),
-            )
+            idle = gr.Timer(active=False), gr.Button("Start", interactive=True), gr.Button(interactive=False)
+            return (*[gr.skip()] * 6, *idle)
         status, running = job.status, job.running
+        news = (id(status), len(status.history), len(status.rows), len(status.samples))
+        drawn = (jobs.curve(status), jobs.outcome(status), status.samples) if news != sent else (gr.skip(),) * 3
         ended = gr.File([*status.files], visible=bool(status.files)) if not running else gr.skip()
         again = "Continue" if status.state == "cancelled" else "Start"
         return (
+            news,
             jobs.progress_bar(status),
-            jobs.curve(status),
-            jobs.outcome(status),
-            status.samples,
+            *drawn,
             ended,
             gr.Timer(active=running),
             gr.Button(again, interactive=not running),
@@ -232,5 +232,6 @@ def make(page: gr.Blocks, options: Options) -> None:
 
     begun = [job, start_button, cancel_button, clock, outcome, samples, files, bar]
     start_button.click(guarded(start), [planned, job, images, epochs], begun, **QUIET)
-    clock.tick(watch, job, [bar, curve, outcome, samples, files, clock, start_button, cancel_button], **QUIET)
+    told = [sent, bar, curve, outcome, samples, files, clock, start_button, cancel_button]
+    clock.tick(watch, [job, sent], told, **QUIET)
     cancel_button.click(cancel, job, cancel_button, **QUIET)

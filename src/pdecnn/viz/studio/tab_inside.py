@@ -6,7 +6,8 @@ import gradio as gr
 from torch import Tensor
 
 from pdecnn.viz.studio import inside as insides
-from pdecnn.viz.studio.drawing import enlarge, note, paint, tile, tiles
+from pdecnn.viz.studio import inside_drawn as drawn
+from pdecnn.viz.studio.drawing import note, tile, tiles
 from pdecnn.viz.studio.inside import Inside
 from pdecnn.viz.studio.nets import Net, gallery, open_net, pick
 from pdecnn.viz.studio.pictures import MAX_BYTES, MAX_PIXELS, read_drawing, read_upload, to_input, to_picture
@@ -68,8 +69,10 @@ def make(page: gr.Blocks, options: Options) -> None:
         with gr.Column(scale=2):
             answer = html("inside-answer")
     with gr.Row():
-        layer = gr.Dropdown([], label="Layer", scale=3, elem_id="inside-layer")
-        channel = gr.Slider(-1, 0, -1, step=1, label="Channel (-1: mean of all)", scale=2, elem_id="inside-channel")
+        layer = gr.Dropdown([], label="Layer", scale=3, min_width=280, elem_id="inside-layer")
+        channel = gr.Slider(
+            -1, 0, -1, step=1, label="Channel (-1: mean of all)", scale=2, min_width=240, elem_id="inside-channel"
+        )
     fields = html("inside-fields")
     gr.Markdown("#### The states, step by step")
     with gr.Row(equal_height=True):
@@ -81,7 +84,7 @@ def make(page: gr.Blocks, options: Options) -> None:
             gr.Markdown("#### Prediction and confidence against K")
             chart = html("inside-chart")
         with gr.Column(scale=4):
-            gr.Markdown("#### Where a pixel comes from: click one")
+            gr.Markdown("#### Where a pixel comes from: click one, or give its x and y")
             with gr.Row():
                 plane = gr.Image(
                     interactive=False,
@@ -93,8 +96,8 @@ def make(page: gr.Blocks, options: Options) -> None:
                     alt_text="the state after k steps: click a pixel",
                 )
                 with gr.Column(min_width=140):
-                    across = gr.Number(0, label="x", precision=0, minimum=0, elem_id="inside-x")
-                    down = gr.Number(0, label="y", precision=0, minimum=0, elem_id="inside-y")
+                    across = gr.Number(None, label="x", precision=0, elem_id="inside-x")
+                    down = gr.Number(None, label="y", precision=0, elem_id="inside-y")
                     show_button = gr.Button("Show", elem_id="inside-reach-button")
             reach = html("inside-reach")
     clock = gr.Timer(SECONDS, active=False)
@@ -114,25 +117,21 @@ def make(page: gr.Blocks, options: Options) -> None:
         shown = tiles([tile(to_picture(x, found.wanted), "as the net is given it")], "one")
         return (
             made,
-            f'<div class="answer">{shown}<div>{insides.verdict(made)}</div></div>',
+            f'<div class="answer">{shown}<div>{drawn.verdict(made)}</div></div>',
             gr.Dropdown(names, value=0),
-            gr.Slider(-1, max(len(v.u) for v in made.layers) - 1, value=-1),
-            insides.confidence_chart(made),
-            *both(made, 0, -1, made.layers[0].K),
+            gr.Slider(-1, len(made.layers[0].u) - 1, value=-1),
+            drawn.confidence_chart(made),
             gr.Slider(value=made.layers[0].K),
-            "",
+            *both(made, 0, -1, made.layers[0].K),
         )
 
     def both(made: Inside, layer: int, channel: int, k: int) -> tuple[Any, ...]:
         view = made.layers[layer]
-        return insides.fields(view, channel), *frame(made, layer, channel, k)
+        nowhere = (None, None, "")
+        return drawn.fields(view, channel), drawn.state(view, channel, k), drawn.plane(view, channel, k), *nowhere
 
-    def frame(made: Inside, layer: int, channel: int, k: int) -> tuple[Any, ...]:
-        view = made.layers[layer]
-        picture = enlarge(paint(insides.of_channel(view.states[min(k, len(view.states) - 1)], channel)), 384)
-        return insides.state(view, channel, k), picture
-
-    seen = [inside, answer, layer, channel, chart, fields, states, plane, k, reach]
+    views = [fields, states, plane, across, down, reach]
+    seen = [inside, answer, layer, channel, chart, k, *views]
     opening: dict[str, Any] = {
         "fn": open_it,
         "inputs": name,
@@ -155,10 +154,10 @@ def make(page: gr.Blocks, options: Options) -> None:
     number.change(pick_one, [net, number], seen, trigger_mode="always_last", **QUIET)
 
     @guarded
-    def draw_one(found: Net | None, drawn: Any) -> tuple[Any, ...]:
+    def draw_one(found: Net | None, sketch: Any) -> tuple[Any, ...]:
         if found is None:
             raise ValueError("Open a model first.")
-        return see(found, to_input(read_drawing(drawn, bright=found.wanted.shape[0] == 1), found.wanted))
+        return see(found, to_input(read_drawing(sketch, bright=found.wanted.shape[0] == 1), found.wanted))
 
     draw_button.click(draw_one, [net, pad], seen, show_progress_on=answer)
 
@@ -170,28 +169,36 @@ def make(page: gr.Blocks, options: Options) -> None:
 
     upload.upload(take, [net, upload], seen, show_progress_on=answer)
 
+    at = [inside, layer, channel, k, across, down]
+
     @guarded
     def choose(made: Inside | None, layer: int | None, channel: int, k: int) -> tuple[Any, ...]:
         if made is None or layer is None or layer >= len(made.layers):
-            return (gr.skip(),) * 3
-        return both(made, layer, int(channel), int(k))
+            return (gr.skip(),) * (1 + len(views))
+        most = len(made.layers[layer].u) - 1
+        channel = min(int(channel), most)
+        return gr.Slider(maximum=most, value=channel), *both(made, layer, channel, int(k))
 
-    gr.on(
-        [layer.input, channel.input],
-        choose,
-        [inside, layer, channel, k],
-        [fields, states, plane],
-        trigger_mode="always_last",
-        **QUIET,
-    )
+    layer.input(choose, at[:4], [channel, *views], trigger_mode="always_last", **QUIET)
 
     @guarded
-    def step_to(made: Inside | None, layer: int | None, channel: int, k: int) -> tuple[Any, ...]:
+    def of_channel(made: Inside | None, layer: int | None, channel: int, *rest: Any) -> tuple[Any, ...]:
+        if made is None or layer is None or layer >= len(made.layers):
+            return (gr.skip(),) * 3
+        return drawn.fields(made.layers[layer], int(channel)), *step_to(made, layer, channel, *rest)
+
+    @guarded
+    def step_to(made: Inside | None, layer: int | None, channel: int, k: int, *pixel: float | None) -> tuple[Any, ...]:
         if made is None or layer is None or layer >= len(made.layers):
             return (gr.skip(),) * 2
-        return frame(made, layer, int(channel), int(k))
+        view = made.layers[layer]
+        return drawn.state(view, int(channel), int(k)), drawn.plane(view, int(channel), int(k), chosen(*pixel))
 
-    k.change(step_to, [inside, layer, channel, k], [states, plane], trigger_mode="always_last", **QUIET)
+    def chosen(x: float | None, y: float | None) -> tuple[int, int] | None:
+        return None if x is None or y is None else (int(y), int(x))
+
+    channel.input(of_channel, at, [fields, states, plane], trigger_mode="always_last", **QUIET)
+    k.change(step_to, at, [states, plane], trigger_mode="always_last", **QUIET)
     playing = gr.State(False)
 
     def toggle(on: bool) -> tuple[Any, ...]:
@@ -201,22 +208,22 @@ def make(page: gr.Blocks, options: Options) -> None:
     clock.tick(lambda k: (int(k) + 1) % (insides.MOST + 1), k, k, **QUIET)
 
     @guarded
-    def reached(made: Inside | None, layer: int | None, k: int, x: float | None, y: float | None) -> str:
+    def reached(made: Inside | None, layer: int | None, channel: int, k: int, *pixel: float | None) -> tuple[Any, ...]:
+        if made is None or layer is None or (mark := chosen(*pixel)) is None:
+            return gr.skip(), gr.skip()
+        shown = drawn.plane(made.layers[layer], int(channel), int(k), mark)
+        try:
+            return shown, drawn.reach_pictures(made, layer, *mark, int(k))
+        except ValueError as error:  # what is drawn is never of another pixel than the fields say
+            return shown, note(str(error), "trouble")
+
+    gr.on([show_button.click, across.submit, down.submit, k.release], reached, at, [plane, reach], **QUIET)
+
+    def point_at(made: Inside | None, layer: int | None, event: gr.SelectData) -> tuple[Any, ...]:
         if made is None or layer is None:
-            raise ValueError("Open a model first.")
-        if x is None or y is None:
-            raise ValueError("x and y are the numbers of a pixel.")
-        return insides.reach_pictures(made, layer, int(y), int(x), int(k))
+            return gr.skip(), gr.skip()
+        y, x = drawn.pixel_at(made.layers[layer], *event.index)
+        return x, y
 
-    asked = [inside, layer, k, across, down]
-    show_button.click(reached, asked, reach, **QUIET)
-
-    @guarded
-    def point_at(made: Inside | None, layer: int | None, event: gr.SelectData) -> tuple[int, int]:
-        if made is None or layer is None:
-            raise ValueError("Open a model first.")
-        H, W = made.layers[layer].states[0].shape[1:]
-        times = -(-384 // max(H, W))
-        return min(int(event.index[0]) // times, W - 1), min(int(event.index[1]) // times, H - 1)
-
-    plane.select(point_at, [inside, layer], [across, down], **QUIET).success(reached, asked, reach, **QUIET)
+    pointed = plane.select(point_at, [inside, layer], [across, down], **QUIET)
+    pointed.success(reached, at, [plane, reach], **QUIET)

@@ -36,9 +36,8 @@ def make(page: gr.Blocks, options: Options) -> None:
     with gr.Row():
         t = gr.Slider(0, 1, 0.3, step=0.01, label="How far to turn", scale=4, elem_id="symmetry-t")
         number = gr.Slider(0, 99, 0, step=1, label="Image", scale=2, elem_id="symmetry-image")
-    with gr.Row():
-        stages = gr.CheckboxGroup([], label="Stages that turn", elem_id="symmetry-stages")
-        break_it = gr.Checkbox(False, label="Leave the group, to see what breaks", elem_id="symmetry-break")
+    stages = gr.CheckboxGroup([], label="Stages that turn", elem_id="symmetry-stages")
+    break_it = gr.Checkbox(False, label="Leave the group, to see what breaks", elem_id="symmetry-break")
     says = html("symmetry-says")
     with gr.Row():
         with gr.Column(scale=2):

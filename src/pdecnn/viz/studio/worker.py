@@ -109,12 +109,14 @@ def both_answers(teacher: nn.Module, student: nn.Module, data: Loaders, wanted: 
         return data.classes[i] if 0 <= i < len(data.classes) else f"class {i}" if i >= 0 else "unknown"
 
     def shown(i: int) -> str:
-        text = f"{name(int(y[i]))}: before {name(int(a[i]))}, after {name(int(b[i]))}"
+        said = (f"{name(int(q[i]))} {'✓' if q[i] == y[i] else '✗'}" for q in (a, b))
+        text = "{}: before {}, after {}".format(name(int(y[i])), *said)
         return tile(to_picture(x[i], Input(*known)), text)
 
     items = [shown(i) for i in [*differ[:DIFFERENT], *agree, *differ[DIFFERENT:]][:SHOWN]]
     same = 100 * len(agree) / max(1, len(x))
-    return tiles(items, "small") + note(f"Of {len(x)} images both give the same answer to {same:.1f} %.")
+    told = f"Of {len(x)} images both give the same answer to {same:.1f} %. Some where they differ come first."
+    return note(told) + tiles(items, "small")
 
 
 def write_files(folder: Path, student: nn.Module, loaders: Loaders, tell: Tell) -> list[Path]:

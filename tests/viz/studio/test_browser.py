@@ -1,153 +1,31 @@
 """The studio in a real browser, as a person uses it: every tab, wide and narrow, and once by keyboard alone.
 
-With PDECNN_SHOTS=FOLDER each test leaves pictures of what it saw; with PDECNN_STUDIO=ADDRESS a running studio is used.
+With PDECNN_STUDIO=ADDRESS a running studio is used.
 """
 
-import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from studio_browser import MISSING, PATIENCE, Visitor
 
-CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
-MISSING = [
-    *(name for name, found in (("chromium", CHROMIUM), ("chromedriver", DRIVER)) if not found),
-    *(name for name in ("gradio", "selenium") if importlib.util.find_spec(name) is None),
-]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)} (apt: chromium chromium-driver)"),
 ]
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 600
+ROOT = Path(__file__).parents[3]
+FILES = {"student.zip", "student.onnx", "student.c", "student.h", "report.html"}
 BRUSHES = ("brush", "draw", "draw button")  # what Gradio calls its tool
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader", "--disable-background-networking",
-)  # fmt: skip
-
-
-class Visitor:
-    """A browser at the page."""
-
-    def __init__(self, address, width=1280):
-        from selenium import webdriver
-
-        options = webdriver.ChromeOptions()
-        for flag in FLAGS:
-            options.add_argument(flag)
-        options.binary_location = CHROMIUM
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-        self.width = width
-        self._resize(1000)
-        self.driver.get(address)
-        self.until(lambda: "parameters" in self.text("condense-costs"))
-
-    def _resize(self, height):
-        size = {"width": self.width, "height": height, "deviceScaleFactor": 1, "mobile": self.width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-    def find(self, css):
-        return self.driver.find_element("css selector", css)
-
-    def all(self, css):
-        return self.driver.find_elements("css selector", css)
-
-    def text(self, name):
-        return self.find(f"#{name}").get_attribute("innerText")
-
-    def html(self, name):
-        return self.find(f"#{name}").get_attribute("innerHTML")
-
-    def until(self, holds, seconds=PATIENCE):
-        """Waits, and fails with what is on the page."""
-        end, last = time.monotonic() + seconds, None
-        while time.monotonic() < end:
-            try:
-                if holds():
-                    return
-            except Exception as error:  # what is looked for may not be there yet
-                last = error
-            time.sleep(0.2)
-        self.shot("failed")
-        pytest.fail(f"it did not happen in {seconds} s ({last}); the page says: {self.find('body').text[:2000]}")
-
-    def click(self, css):
-        element = self.find(css)
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.click()
-
-    def tab(self, name):
-        """Opens a tab, also one that is behind the dots of a narrow page."""
-        if not any(b.text.strip() == name for b in self.all("button[role=tab]")):
-            self.click(".overflow-menu > button")
-            next(b for b in self.all(".overflow-dropdown button") if b.text.strip() == name).click()
-        else:
-            next(b for b in self.all("button[role=tab]") if b.text.strip() == name).click()
-        time.sleep(0.3)
-
-    def type(self, css, text):
-        from selenium.webdriver.common.keys import Keys
-
-        field = self.find(css)
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
-        field.click()
-        field.send_keys(Keys.CONTROL, "a")
-        field.send_keys(text)
-        field.send_keys(Keys.ENTER)
-        self.driver.execute_script("arguments[0].blur()", field)
-
-    def complaint(self):
-        """The sentence of an error, which is then closed."""
-        self.until(lambda: any(toast.text.strip() for toast in self.all(".toast-body")))
-        said = " ".join(toast.text for toast in self.all(".toast-body"))
-        self.shot("complaint")
-        self.until(lambda: [button.click() for button in self.all(".toast-close")])
-        self.until(lambda: not self.all(".toast-body"))
-        assert "Traceback" not in said
-        assert 'File "' not in said
-        return said
-
-    def shot(self, name):
-        if folder := os.environ.get("PDECNN_SHOTS"):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            self._resize(min(6000, self.driver.execute_script("return document.body.scrollHeight") + 20))
-            time.sleep(0.5)
-            self.driver.save_screenshot(str(Path(folder) / f"{name}-{self.width}.png"))
-            self._resize(1000)
-
-    def fits(self):
-        """Nothing makes the page wider than the window."""
-        return self.driver.execute_script("return document.documentElement.scrollWidth") <= self.width
-
-    def close(self):
-        self.driver.quit()
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """A few images of each class as a folder of one's own."""
-    from PIL import Image
-
-    from pdecnn.training.datasets import FASHION_CLASSES, load_dataset
-
-    data, home = load_dataset("fashion-mini"), tmp_path_factory.mktemp("images")
-    for split, part in (("train", data.train), ("val", data.test)):
-        for number, name in enumerate(FASHION_CLASSES):
-            folder = home / split / f"{number} {name}"
-            folder.mkdir(parents=True)
-            for i, x in enumerate(part.x[part.y == number][:7]):
-                Image.fromarray(x[0].numpy()).save(folder / f"{i}.png")
-    return home
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +92,7 @@ def test_what_was_left_alone_says_why_and_wrong_names_are_told(visitor):
     visitor.until(lambda: len(visitor.all("#condense-strip .block.gone")) == 9)
 
 
-def test_a_job_on_own_images_is_cancelled_continued_and_downloaded(visitor, images):
+def test_a_job_on_own_images_is_cancelled_continued_and_downloaded(visitor, images, tmp_path):
     visitor.type("#condense-images input, #condense-images textarea", "/no/such/folder")
     visitor.click("#condense-start")
     assert "no folder '/no/such/folder'" in visitor.complaint()
@@ -227,14 +105,38 @@ def test_a_job_on_own_images_is_cancelled_continued_and_downloaded(visitor, imag
     visitor.until(lambda: visitor.find("#condense-start").text == "Continue")
     visitor.click("#condense-start")
     visitor.until(lambda: "finished" in visitor.text("condense-progress"))
-    visitor.until(lambda: "report.html" in visitor.text("condense-files"))
-    files = visitor.text("condense-files")
-    assert all(name in files for name in ("student.zip", "student.onnx", "student.c", "student.h"))
+    visitor.until(lambda: len(visitor.all("#condense-files a")) >= len(FILES))
+    assert not visitor.find("#condense-cancel").is_enabled()
     assert "accuracy, %" in visitor.text("condense-outcome")
     assert len(visitor.all("#condense-samples figure")) == 12
     assert visitor.all("#condense-curve svg .point")
+    check_files({link.get_attribute("href") for link in visitor.all("#condense-files a")}, tmp_path)
     visitor.shot("job")
     assert visitor.fits()
+
+
+def check_files(links, home):
+    """Every file is fetched and used: the checkpoint and the ONNX file give the same logits."""
+    import onnxruntime
+    import torch
+
+    import pdecnn
+
+    for link in links:
+        urllib.request.urlretrieve(link, home / link.rpartition("/")[2])
+    assert {file.name for file in home.iterdir()} == FILES
+    with zipfile.ZipFile(home / "student.zip") as packed:
+        packed.extractall(home)
+    x = torch.rand(1, 1, 28, 28)
+    with torch.no_grad():
+        expected = pdecnn.load(home / "student")(x).numpy()
+    session = onnxruntime.InferenceSession(home / "student.onnx")
+    np.testing.assert_allclose(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0], expected, atol=1e-4)
+    for name in ("student.c", "student.h"):
+        assert "int student_run(void *arena, const float *in, float *out)" in (home / name).read_text()
+    report = (home / "report.html").read_text()
+    assert report.startswith("<!doctype html>")
+    assert "accuracy" in report
 
 
 def test_look_inside_by_picking_playing_and_clicking(visitor):
@@ -253,11 +155,16 @@ def test_look_inside_by_picking_playing_and_clicking(visitor):
     visitor.click("#inside-plane img")
     visitor.until(lambda: len(visitor.all("#inside-reach figure")) == 2)
     assert "of 1024 pixels of the image" in visitor.text("inside-reach")
+    x, y = (visitor.find(f"#inside-{axis} input").get_attribute("value") for axis in "xy")
+    assert visitor.text("inside-reach").startswith(f"pixel ({x}, {y}) depends on")
+    assert "its own K" in visitor.html("inside-chart")
+    visitor.shot("inside")
     visitor.type("#inside-x input", "99")
     visitor.click("#inside-reach-button")
-    assert "The map has pixels 0 to 31 across" in visitor.complaint()
-    assert "its own K" in visitor.html("inside-chart") or visitor.all("#inside-chart .mark")
-    visitor.shot("inside")
+    visitor.until(lambda: f"0 to 31 across and 0 to 31 down, got 99, {y}" in visitor.text("inside-reach"))
+    assert not visitor.all("#inside-reach figure")
+    visitor.type("#inside-x input", "3")
+    visitor.until(lambda: visitor.text("inside-reach").startswith(f"pixel (3, {y}) depends on"))
     assert visitor.fits()
 
 
@@ -318,16 +225,39 @@ def test_symmetry_turns_weights_and_logits_stand_still(visitor):
 
 
 def test_compare_filters_and_tells_each_run(visitor):
+    from selenium.webdriver.common.action_chains import ActionChains
+
     visitor.tab("Compare")
     visitor.until(lambda: "frontier-fashion.json" in visitor.text("compare-table"))
     rows = len(visitor.all("#compare-table tbody tr"))
     visitor.type("#compare-text input, #compare-text textarea", "frontier")
     visitor.until(lambda: 0 < len(visitor.all("#compare-table tbody tr")) < rows)
-    point = visitor.find("#compare-chart .point")
-    visitor.driver.execute_script("arguments[0].focus()", point)
+    points = visitor.all("#compare-chart .point")
+    visitor.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", points[0])
+    ActionChains(visitor.driver).move_to_element(points[0].find_element("css selector", "circle")).perform()
+    visitor.until(lambda: visitor.find("#compare-chart .point:hover .tip").is_displayed())
+    visitor.shot("hover")
+    visitor.driver.execute_script("arguments[0].focus()", points[1])
     visitor.until(lambda: visitor.find("#compare-chart .point:focus .tip").is_displayed())
     assert "ms" in visitor.find("#compare-chart .point:focus .tip").get_attribute("textContent")
     visitor.shot("compare")
+    assert visitor.fits()
+
+
+def test_compare_times_the_rest_here_and_keeps_the_filter(visitor):
+    visitor.tab("Compare")
+    visitor.until(
+        lambda: "mnist-toy-conv.json" in visitor.text("compare-table") or visitor.all("#compare-chart .point")
+    )
+    visitor.type("#compare-text input, #compare-text textarea", "mnist_toy")
+    visitor.until(lambda: len(visitor.all("#compare-table tbody tr")) == 3)
+    assert "nothing to draw yet" in visitor.text("compare-chart")
+    visitor.click("#compare-measure")
+    visitor.until(lambda: "Timed here: " in visitor.text("compare-about"))
+    visitor.until(lambda: len(visitor.all("#compare-chart .point")) == 3)
+    assert len(visitor.all("#compare-table tbody tr")) == 3
+    assert "524" in visitor.text("compare-table")
+    visitor.shot("timed")
     assert visitor.fits()
 
 

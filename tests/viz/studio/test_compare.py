@@ -1,0 +1,52 @@
+"""Compare: every run of every result file."""
+
+from pathlib import Path
+
+import pytest
+
+from pdecnn.viz.studio import runs, serving
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_all_runs_of_the_checkout_are_read():
+    entries, troubles = runs.read_runs([ROOT / "results", ROOT / "benchmarks/results"])
+    assert troubles == []
+    found = {(e.source, e.name): e for e in entries}
+    example = found["frontier-fashion.json", "pde K=1, 2 blocks"]
+    assert example.accuracy == pytest.approx((87.01 + 87.26 + 86.96) / 3)
+    assert example.times["onnx"] == pytest.approx(0.2913, abs=1e-4)
+    assert found["cifar10-tiny-global.json", "cifar_resnet_tiny_global"].times == {}
+    assert {"cifar10", "mnist", "fashion", "imagenette"} <= set(runs.datasets(entries))
+    some = runs.chosen(entries, ["fashion"], "PDE")
+    assert {e.name for e in some} == {"pde", "pde, 2 blocks", "pde K=1, 2 blocks"}
+    assert runs.picture(some, "onnx").count('class="point"') == 3
+    assert "pde K=1, 2 blocks on fashion: 87.08 %, 0.291 ms" in runs.picture(some, "onnx")
+    assert runs.listing(some, "onnx").count("<tr>") == 4
+    assert "nothing to draw yet" in runs.picture(runs.chosen(entries, ["mnist"], ""), "onnx")
+
+
+def test_missing_and_damaged_results_are_told(tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "odd.json").write_text('{"teacher": {"test": 1}, "nets": {"a": 3}}')
+    (tmp_path / "other.json").write_text('[1, {"accuracy": 3}]')
+    entries, troubles = runs.read_runs([tmp_path, tmp_path / "none"])
+    assert entries == []
+    assert [line.partition(" ")[0] for line in troubles] == ["bad.json", "odd.json", "There"]
+    assert serving.default_results() == () or Path("results").is_dir()
+
+
+def test_networks_without_times_are_timed_here():
+    built = {"builder": "timm", "name": "mnist_toy_conv", "kwargs": {}}
+    entries = [
+        runs.Entry("toy", "mnist", 91.0, "a.json", {}, model=built),
+        runs.Entry("mine", "mnist", 92.0, "b.json", {}, model={"builder": "custom", "name": "os:getcwd"}),
+        runs.Entry("known", "mnist", 93.0, "c.json", {"onnx": 1.0}),
+    ]
+    timed, troubles = runs.measure_here(entries)
+    assert timed[0].times[runs.HERE] > 0
+    assert timed[0].params == 524
+    assert timed[1].times == {}
+    assert timed[2] is entries[2]
+    assert len(troubles) == 1
+    assert troubles[0].startswith("mine cannot be built here")
