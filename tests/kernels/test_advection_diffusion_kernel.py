@@ -70,6 +70,28 @@ def test_channels_are_taken_in_blocks_of_8_or_16(N, C, width):
     compare(fields((N, C, 3, width), torch.float32, ("channels_last",) * 7), K=2)
 
 
+@TWO_LAYOUTS
+@BY_BOUNDARY
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 6, 8, 12])
+def test_narrow_planes_go_side_by_side(width, boundary, layout):
+    compare(fields((5, 23, 3, width), layouts=(layout,) * 7), boundary=boundary)
+
+
+@TWO_LAYOUTS
+@pytest.mark.parametrize("boundary", ["periodic", "neumann"])
+@pytest.mark.parametrize("width", [1, 3, 4, 7, 8, 9, 16])
+def test_a_plane_has_the_same_bits_whatever_is_beside_it(width, boundary, layout):
+    inputs = [q.requires_grad_() for q in fields((4, 19, 6, width), layouts=(layout,) * 7)]
+    together = solve(functional, *inputs, K=3, boundary=boundary)
+    grads = torch.autograd.grad(together.sum(), inputs)
+    for n, c in ((0, 0), (1, 7), (3, 18)):
+        alone = [q[n : n + 1, c : c + 1] for q in inputs]
+        out = solve(functional, *alone, K=3, boundary=boundary)
+        assert torch.equal(out, together[n : n + 1, c : c + 1])
+        for grad, whole in zip(torch.autograd.grad(out.sum(), alone), grads, strict=True):
+            assert torch.equal(grad, whole[n : n + 1, c : c + 1])
+
+
 @BY_BOUNDARY
 @pytest.mark.parametrize("K", [1, 2, 5, 40])
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (2, 2), (1, 11), (11, 1), (3, 3)])

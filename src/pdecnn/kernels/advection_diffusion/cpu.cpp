@@ -5,24 +5,19 @@
 namespace PDECNN_NS {
 namespace {
 
-// Channels that lie side by side and are solved together: as many as a vector holds.
-template <class A>
-int64_t lanes_of(const Problem& p) {
-  return p.interleaved ? min<int64_t>(p.C, Lanes<A, kVectorBytes>::count) : 1;
-}
-
 template <class A, class Call>
-Status solve_planes(const Call& call, const Storage<A>& storage, const PlaneSolver<A>& widest) {
+Status solve_planes(const Call& call, const Storage<A>& storage, const PlaneSolver<A>& most) {
   const Problem& p = call.problem;
-  const int64_t most = lanes_of<A>(p), blocks = (p.C + most - 1) / most;
-  const size_t bytes = size_t(widest.numbers(is_backward<Call>)) * sizeof(A);
-  return parallel_for(p.N * blocks, grain(most * p.D * p.H * p.W * p.K), bytes, [&](int64_t begin, int64_t end, char* to) {
+  const Grouping grouping(p.N, p.C, p.interleaved != 0, PlaneSolver<A>::together(p));
+  const size_t bytes = size_t(most.numbers(is_backward<Call>)) * sizeof(A);
+  const int64_t work = grouping.together * p.D * p.H * p.W * p.K;
+  return parallel_for(grouping.count, grain(work), bytes, [&](int64_t begin, int64_t end, char* memory) {
+    A* scratch = reinterpret_cast<A*>(memory);
     for (; begin < end; ++begin) {
       Group g;
-      g.n[0] = begin / blocks, g.c[0] = begin % blocks * most;
-      const int64_t lanes = min(most, p.C - g.c[0]);
-      if (lanes == most) widest.solve(call, g, reinterpret_cast<A*>(to));
-      else PlaneSolver<A>(p, storage, lanes).solve(call, g, reinterpret_cast<A*>(to));
+      const int64_t many = grouping.group(begin, g);
+      if (many == grouping.together) most.solve(call, g, scratch);
+      else PlaneSolver<A>(p, storage, many).solve(call, g, scratch);
     }
   });
 }
@@ -35,7 +30,7 @@ Status solve(const Call& call) {
     using A = arithmetic_t<decltype(t)>;
     if (p.N * p.C == 0) return kOk;
     const Storage<A>& storage = kStorage<decltype(t)>;
-    const PlaneSolver<A> solver(p, storage, lanes_of<A>(p));
+    const PlaneSolver<A> solver(p, storage, PlaneSolver<A>::together(p));
     if (p.w.data != nullptr || solver.fits(is_backward<Call>)) return solve_planes(call, storage, solver);
     const March<A> march(p, storage, is_backward<Call>);
     return parallel_for(march.groups(), grain(march.work()), march.bytes(), [&](int64_t begin, int64_t end, char* memory) {

@@ -47,19 +47,16 @@ class March {
   March(const Problem& p, const Storage<A>& storage, bool adjoint)
       : p_(p), q_(p), storage_(storage), adjoint_(adjoint), first_state_(adjoint ? kStates : kWeights),
         reserved_(adjoint ? 2 * p.K + 2 : p.K + 1), per_slot_(adjoint ? kStates + p.K + 2 : kWeights + 2),
-        grouping_(p.N, p.C, p.W, p.interleaved != 0, adjoint ? kBackwardRow : kForwardRow) {}
+        grouping_(p.N, p.C, p.interleaved != 0, together(p, adjoint ? kBackwardRow : kForwardRow)) {}
 
   // How many groups there are, multiply-adds of one by and large, bytes of memory, and solving group i in them.
   int64_t groups() const { return grouping_.count; }
-  int64_t work() const { return grouping_.segments * grouping_.lanes * p_.H * p_.W * p_.K; }
-  size_t bytes() const {
-    Group first;
-    return Kept<A>::bytes(grouping_.group(0, p_.W, sizeof(A), first), p_.H, reserved_, per_slot_, kExtra);
-  }
+  int64_t work() const { return grouping_.together * p_.H * p_.W * p_.K; }
+  size_t bytes() const { return Kept<A>::bytes(layout(grouping_.together), p_.H, reserved_, per_slot_, kExtra); }
   template <class Call>
   void solve(const Call& call, int64_t i, char* memory) const {
     Group g;
-    const RowLayout l = grouping_.group(i, p_.W, sizeof(A), g);
+    const RowLayout l = layout(grouping_.group(i, g));
     const Kept<A> kept(l, p_.H, reserved_, per_slot_, memory);
     std::memset(kept.extra(kZero) - l.front, 0, size_t(l.stride) * sizeof(A));  // a wider group was there, maybe
     solve(call, g, l, kept);
@@ -97,6 +94,13 @@ class March {
   enum Extra { kU, kD_x, kD_y, kF, kV, kZero = kV + 3, kNegative, kResult, kExtra };
   // Numbers of a row that are worked on together: enough to pay for the row's set-up, few enough to stay in cache.
   static constexpr int64_t kForwardRow = 256, kBackwardRow = 192;
+  static int64_t together(const Problem& p, int64_t target) {
+    const int64_t wanted = max<int64_t>(p.interleaved ? 16 : 1, target / (p.W + 2)), blocks = max<int64_t>(1, p.C / wanted);
+    return p.interleaved ? (p.C + blocks - 1) / blocks : wanted;  // channels in parts of one size
+  }
+  RowLayout layout(int64_t many) const {
+    return RowLayout(p_.W, p_.interleaved ? 1 : many, p_.interleaved ? many : 1, sizeof(A));
+  }
 
   // Where the state h^k of a row is kept: all from h^{-1} on, or two in turn.
   int64_t state(int64_t k) const { return first_state_ + (adjoint_ ? k + 1 : (k + 2) % 2); }
@@ -111,7 +115,7 @@ class March {
     ym = before(y) < 0 ? self : kept.at(before(y), state(k));
   }
   // Halos of a row take the opposite border, or the near one times `parity`.
-  void halos(A* row, const RowLayout& l, A parity) const { set_halos(row, l, q_.periodic(), parity); }
+  void halos(A* row, const RowLayout& l, A parity) const { set_halos(row, 0, 1, l, q_.periodic(), parity); }
 
   // Time t of the first wave; write(y, h) takes the rows of h^K.
   template <class Write>

@@ -67,10 +67,8 @@ struct Problem {
   int64_t plane() const { return H * W; }
   float tap(int64_t m, int64_t c, int64_t i) const { return weight ? weight[(m * C + c) * side * side + i] : 1.0f; }
   double bias_at(int64_t m, int64_t c) const { return bias ? double(bias[m * C + c]) : 0.0; }
-#if defined(__GNUC__)
   // (x - mean) / sqrt(var + eps) = scale * x + shift for the stencil's value x before the bias
   double scale(int64_t m, int64_t c, const float* var) const { return 1.0 / __builtin_sqrt(double(var[m * C + c]) + eps[m]); }
-#endif
 };
 
 struct ForwardCall { PDECNN_FIELDS(

@@ -1,4 +1,4 @@
-// Vectors of the width that the instruction set has. GCC and clang know them as a type; elsewhere they are an array.
+// Vectors of the width that the instruction set has, a type that GCC and clang know.
 #pragma once
 
 #include "abi.h"
@@ -20,38 +20,12 @@ constexpr int kVectorBytes = 16;
 template <class A, int Bytes>
 struct Lanes {
   static constexpr int64_t count = Bytes / int(sizeof(A));
-#if defined(__GNUC__)
   typedef A V __attribute__((vector_size(Bytes)));
-#else
-  struct V {
-    A x[count];
-    friend V operator*(const V& a, const V& b) {
-      V c;
-      for (int i = 0; i < count; ++i) c.x[i] = a.x[i] * b.x[i];
-      return c;
-    }
-    V& operator+=(const V& b) {
-      for (int i = 0; i < count; ++i) x[i] += b.x[i];
-      return *this;
-    }
-    A operator[](int64_t i) const { return x[i]; }
-  };
-#endif
-  static PDECNN_INLINE V load(const A* p) {
-    V v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  }
-  static PDECNN_INLINE void store(A* p, const V& v) { std::memcpy(p, &v, sizeof v); }
-  static PDECNN_INLINE V all(A a) {
-#if defined(__GNUC__)
-    return a - V{};  // exactly a, also for -0
-#else
-    V v;
-    for (int i = 0; i < count; ++i) v.x[i] = a;
-    return v;
-#endif
-  }
+  // The same where numbers are, at any address of theirs: so the compiler knows that to store them changes nothing else.
+  typedef A InMemory __attribute__((vector_size(Bytes), aligned(alignof(A))));
+  static PDECNN_INLINE V load(const A* p) { return *reinterpret_cast<const InMemory*>(p); }
+  static PDECNN_INLINE void store(A* p, const V& v) { *reinterpret_cast<InMemory*>(p) = v; }
+  static PDECNN_INLINE V all(A a) { return a - V{}; }  // exactly a, also for -0
   // Whether lanes can be put in another order, and the vector whose lane i is lane places[i] of v.
 #if defined(__AVX512F__)
   static constexpr bool kTurns = Bytes == 64 && sizeof(A) == 4;
@@ -60,13 +34,14 @@ struct Lanes {
 #else
   static constexpr bool kTurns = false;
 #endif
-  static PDECNN_INLINE V turn(const V& v, const int32_t* places) {
+  typedef int32_t Order __attribute__((vector_size(count * int(sizeof(int32_t)))));
+  static PDECNN_INLINE V turn(const V& v, const Order& places) {
     (void)places;
     if constexpr (!kTurns) return v;
 #if defined(__AVX512F__)
-    else return V(_mm512_permutexvar_ps(_mm512_loadu_si512(places), __m512(v)));
+    else return V(_mm512_permutexvar_ps(__m512i(places), __m512(v)));
 #elif defined(__AVX2__)
-    else return V(_mm256_permutevar8x32_ps(__m256(v), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places))));
+    else return V(_mm256_permutevar8x32_ps(__m256(v), __m256i(places)));
 #endif
   }
   // By halves: the bits are those of no other order.
@@ -88,22 +63,36 @@ PDECNN_INLINE void copy_numbers(To* PDECNN_RESTRICT to, const From* PDECNN_RESTR
   for (int64_t i = 0; i < n; ++i) narrow(widen(from[i]), to[i]);
 }
 
-// The same for a short row: whole vectors, the last of which begins so that it ends with the row.
+// The same for rows of n numbers that are some way apart: whole vectors, the last of which begins so that it ends with the row.
 template <class To, class From>
-PDECNN_INLINE void copy_row(To* to, const From* from, int64_t n) {
+PDECNN_INLINE void copy_rows(To* to, int64_t to_stride, const From* from, int64_t from_stride, int64_t n, int64_t rows) {
   if constexpr (sizeof(To) == sizeof(From)) {
-    auto by = [&](auto lanes) {
+    auto by = [=](auto lanes) {
       using L = decltype(lanes);
-      int64_t i = 0;
-      for (; i + L::count <= n; i += L::count) L::store(to + i, L::load(from + i));
-      if (i < n) L::store(to + n - L::count, L::load(from + n - L::count));
+      const int64_t last = n - L::count;
+      To* row = to;
+      const From* row_from = from;
+      auto each = [&](auto&& copy) {
+        for (int64_t r = 0; r < rows; ++r, row += to_stride, row_from += from_stride)
+          copy(), L::store(row + last, L::load(row_from + last));
+      };
+      if (last == 0) each([] {});
+      else if (last <= L::count) each([&] { L::store(row, L::load(row_from)); });
+      else
+        each([&] {
+          for (int64_t i = 0; i < last; i += L::count) L::store(row + i, L::load(row_from + i));
+        });
     };
     using Wide = Lanes<From, kVectorBytes>;
     using Narrow = Lanes<From, 16>;
     if (n >= Wide::count) return by(Wide{});
     if (n >= Narrow::count) return by(Narrow{});
   }
-  copy_numbers(to, from, n);
+  for (int64_t r = 0; r < rows; ++r) copy_numbers(to + r * to_stride, from + r * from_stride, n);
+}
+template <class To, class From>
+PDECNN_INLINE void copy_row(To* to, const From* from, int64_t n) {
+  copy_rows(to, 0, from, 0, n, 1);
 }
 
 // The same for numbers that may be apart in memory, or all one.

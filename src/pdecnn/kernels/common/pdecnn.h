@@ -29,19 +29,13 @@
 
 #if defined(__clang__)
 #define PDECNN_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
-#elif defined(__GNUC__)
-#define PDECNN_VECTORIZE _Pragma("GCC ivdep")
 #else
-#define PDECNN_VECTORIZE
+#define PDECNN_VECTORIZE _Pragma("GCC ivdep")
 #endif
 
 #define PDECNN_UNROLL _Pragma("GCC unroll 8")
 
-#if defined(__GNUC__)
 #define PDECNN_PREFETCH(address) __builtin_prefetch(address)
-#else
-#define PDECNN_PREFETCH(address) (void)(address)
-#endif
 
 #if defined(_MSC_VER)
 #define PDECNN_RESTRICT __restrict
@@ -90,6 +84,12 @@ PDECNN_INLINE void narrow(float x, bfloat16& y) {
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to nearest, ties to even
   y.bits = uint16_t(x != x ? 0x7fc0u : rounded);
 }
+
+// A number as a type.
+template <class T, T kValue>
+struct Constant {
+  static constexpr T value = kValue;
+};
 
 template <class I>
 PDECNN_INLINE I min(I a, I b) {

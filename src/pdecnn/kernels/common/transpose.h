@@ -12,7 +12,6 @@ inline constexpr bool is_float = false;
 template <>
 inline constexpr bool is_float<float> = true;
 
-#if defined(__GNUC__)
 // Transposes a tile of 16 x 16 or 8 x 8 floats: four or three perfect shuffles of its rows.
 template <int kSide>
 PDECNN_INLINE void transpose_tile(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
@@ -47,20 +46,17 @@ PDECNN_INLINE void transpose_tiles(const float* from, int64_t from_stride, float
     for (int64_t j = 0; j < columns; j += kSide)
       transpose_tile<kSide>(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride);
 }
-#endif
 
 // to[j][i] = from[i][j] for i < rows, j < columns; one of both may be bfloat16.
 template <class From, class To>
 void transpose(const From* from, int64_t from_stride, To* to, int64_t to_stride, int64_t rows, int64_t columns) {
   int64_t tiled_rows = 0, tiled_columns = 0;
-#if defined(__GNUC__)
   if constexpr (is_float<From> && is_float<To>) {
     tiled_rows = rows, tiled_columns = columns;
     if (rows >= kBlock && columns >= kBlock)
       transpose_tiles<kBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
     else transpose_tiles<kHalfBlock>(from, from_stride, to, to_stride, tiled_rows, tiled_columns);
   }
-#endif
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i < tiled_rows ? tiled_columns : 0; j < columns; ++j)
       narrow(widen(from[i * from_stride + j]), to[j * to_stride + i]);

@@ -1,7 +1,4 @@
 // The exported functions of a Global layer: in inference, in training, and its norms alone.
-#include "abi.h"
-
-#if defined(__GNUC__)
 #include "layer.h"
 
 PDECNN_FUNCTION(pdecnn_global_layer, global_training::InferenceCall, global_training::infer)
@@ -9,7 +6,3 @@ PDECNN_FUNCTION(pdecnn_global_training_forward, global_training::ForwardCall, gl
 PDECNN_FUNCTION(pdecnn_global_training_backward, global_training::BackwardCall, global_training::backward)
 PDECNN_FUNCTION(pdecnn_depthwise_norm_forward, depthwise_norm::ForwardCall, depthwise_norm::forward)
 PDECNN_FUNCTION(pdecnn_depthwise_norm_backward, depthwise_norm::BackwardCall, depthwise_norm::backward)
-#else
-// Written with the vectors of GCC and clang: elsewhere the layer goes operator by operator.
-PDECNN_EXPORT int32_t PDECNN_SYMBOL(pdecnn_global_layer)(const void*) { return PDECNN_NS::kBadArgument; }
-#endif
