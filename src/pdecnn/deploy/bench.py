@@ -105,7 +105,7 @@ def make_runner(runtime: str, model: nn.Module, x: Tensor, num_threads: int) -> 
         case "compile":
             return torch.compile(model, dynamic=True), weights
         case "auto":
-            served = optimize_for_inference(model, x[:1], runtime="auto")
+            served = optimize_for_inference(model, x, runtime="auto")
             assert isinstance(served, Served)
             return served, served.engine.bytes if served.engine else weights
     # how long it takes does not depend on the scales
