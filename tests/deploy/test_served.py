@@ -6,6 +6,7 @@ import pickle
 import shutil
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -87,6 +88,18 @@ def test_two_threads_at_once(runtime, made):
     with ThreadPoolExecutor(2) as pool:
         got = list(pool.map(fast, batches))
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@needs_compiler
+def test_each_thread_has_an_arena_of_its_own(made):
+    engine, both = made("c").engine, Barrier(2)
+
+    def arena(_):
+        both.wait()
+        return engine._arena()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(arena, range(2)))) == 2
 
 
 @pytest.mark.parametrize("runtime", ["eager", *OUTSIDE])
