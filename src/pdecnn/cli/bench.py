@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[list[str], typer.Argument(help=f"The models, each {GRAMMAR}.")],
     runtime: Annotated[
-        str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c, c-int8.")
+        str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c, c-int8, auto.")
     ] = ("eager,optimized"),
     threads: Annotated[int, typer.Option(help="Threads inside an operator.")] = 1,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,64",

@@ -6,7 +6,6 @@ side. All networks take turns in each round.
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -199,10 +198,10 @@ def served(
 ) -> Iterator[dict[Any, Any]]:
     """The models in a runtime, ready to be called."""
     done = begin(progress, f"preparing {len(models)} networks ({runtime})", len(models))
-    with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.inference_mode():
+    with threads(num_threads), torch.inference_mode():
         calls = {}
-        for i, (key, model) in enumerate(models.items()):
-            run, _ = make_runner(runtime, model.eval(), x, Path(folder) / f"{i}.onnx", num_threads)
+        for key, model in models.items():
+            run, _ = make_runner(runtime, model.eval(), x, num_threads)
             calls[key] = partial(run, x)
             done()
         yield calls

@@ -179,8 +179,8 @@ def export(
     return ExportReport(str(target), format, ops, int8 is not None, size, agreement, tuple(map(str, beside)), cost)
 
 
-def session(path: str | os.PathLike[str], *, ops: str = "portable", threads: int | None = None) -> Any:
-    """An `onnxruntime.InferenceSession` on the CPU for an exported file."""
+def session(path: str | os.PathLike[str] | bytes, *, ops: str = "portable", threads: int | None = None) -> Any:
+    """An `onnxruntime.InferenceSession` on the CPU for an exported file, or for what is in one."""
     from pdecnn.deploy.sessions import session_options
 
     onnxruntime = require("onnxruntime", "export")

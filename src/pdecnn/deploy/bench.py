@@ -1,6 +1,5 @@
 """One model, several runtimes, one run: what each takes for a batch, on the same threads, in interleaved rounds."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,10 +12,11 @@ from torch import Tensor, nn
 from pdecnn.analysis.latency import measure, percentile, threads
 from pdecnn.deploy.api import session
 from pdecnn.deploy.check import onnx_runner
-from pdecnn.deploy.onnx import to_onnx
+from pdecnn.deploy.engines import make_engine
+from pdecnn.deploy.optimize import optimize_for_inference
+from pdecnn.deploy.served import RUNTIMES as RUNTIMES
+from pdecnn.deploy.served import Served, check_runtime
 from pdecnn.shared.progress import ProgressCallback, begin, showing
-
-RUNTIMES = ("eager", "optimized", "compile", "onnx", "onnx-fused", "onnx-int8", "c", "c-int8")
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,13 @@ def bench(
         files: ONNX files of the first model that take their turns too, `{label: (ops, path)}`.
         progress: Whether to show what takes over two seconds, or what is called with each part that is done.
     """
-    unknown = [name for name in runtimes if name not in RUNTIMES]
-    if unknown:
-        raise ValueError(f"bench: runtime must be one of {', '.join(RUNTIMES)}, got {unknown[0]!r}.")
-    with tempfile.TemporaryDirectory() as folder, threads(num_threads), torch.no_grad(), showing(progress) as report:
+    for name in runtimes:
+        check_runtime("bench", name)
+    with threads(num_threads), torch.no_grad(), showing(progress) as report:
         made, done = {}, begin(report, "preparing", len(models) * len(runtimes))
-        for i, (name, (model, x)) in enumerate(models.items()):
+        for name, (model, x) in models.items():
             for runtime in runtimes:
-                file = Path(folder) / f"{i}-{runtime}.onnx"
-                made[name, runtime] = make_runner(runtime, model.eval(), x, file, num_threads)
+                made[name, runtime] = make_runner(runtime, model.eval(), x, num_threads)
                 done()
         first = next(iter(models))
         for label, (ops, path) in (files or {}).items():
@@ -95,38 +93,26 @@ def _batch(x: Tensor, batch: int) -> Tensor:
     return x.repeat(-(-batch // len(x)), *[1] * (x.ndim - 1))[:batch].contiguous()
 
 
-def make_runner(
-    runtime: str, model: nn.Module, x: Tensor, file: Path, num_threads: int
-) -> tuple[Callable[[Tensor], object], int]:
-    """The model in a runtime, as a function of its input, and the bytes of its weights or its `file`."""
-    if runtime not in RUNTIMES:
-        raise ValueError(f"runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}.")
+def make_runner(runtime: str, model: nn.Module, x: Tensor, num_threads: int) -> tuple[Callable[[Tensor], object], int]:
+    """The model in a runtime, as a function of its input, and the bytes of its weights or of its file."""
+    check_runtime("bench", runtime)
     weights = sum(q.numel() * q.element_size() for q in model.state_dict().values())
     match runtime:
         case "eager":
             return model, weights
         case "optimized":
-            from pdecnn.deploy.optimize import optimize_for_inference
-
             return optimize_for_inference(model, x[:1]), weights
         case "compile":
             return torch.compile(model, dynamic=True), weights
-        case "c" | "c-int8":
-            from pdecnn.deploy.c.build import runner
-            from pdecnn.deploy.c.write import write
-
-            # how long it takes does not depend on the scales
-            written = write(model, (x,), "net", int8=[(x[:8],)] if runtime == "c-int8" else None)
-            run = runner(written.source)
-            return lambda inputs: run([inputs]), written.footprint.flash
-    ops = "fused" if runtime == "onnx-fused" else "portable"
-    proto = to_onnx(model, (x,), ops=ops)
-    if runtime == "onnx-int8":
-        from pdecnn.deploy.int8 import quantise
-
-        proto = quantise(proto, [(x,)])  # how long it takes does not depend on the scales
-    file.write_bytes(proto.SerializeToString())
-    return _file_runner(file, ops, num_threads)
+        case "auto":
+            served = optimize_for_inference(model, x, runtime="auto")
+            assert isinstance(served, Served)
+            return served, served.engine.bytes if served.engine else weights
+    # how long it takes does not depend on the scales
+    engine = make_engine(
+        runtime, model, (x,), threads=num_threads, int8=[(x[:8],)] if runtime.endswith("int8") else None
+    )
+    return lambda inputs: engine([inputs]), engine.bytes
 
 
 def _file_runner(file: Path, ops: str, num_threads: int) -> tuple[Callable[[Tensor], object], int]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +14,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pdecnn.analysis.latency import measure
 from pdecnn.analysis.reads import last_readers
+from pdecnn.deploy.int8 import calibration_batches
+from pdecnn.deploy.served import TRIED_BY_AUTO, check_runtime, fastest, serve
 from pdecnn.layers.global_fusion import fused
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS
@@ -26,20 +28,33 @@ FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
 def optimize_for_inference(
-    model: nn.Module, example_inputs: Tensor | None = None, *, memory_format: torch.memory_format | None = None
+    model: nn.Module,
+    example_inputs: Tensor | None = None,
+    *,
+    runtime: str | Sequence[str] = "optimized",
+    memory_format: torch.memory_format | None = None,
+    int8: Tensor | Iterable[Tensor | Sequence[Tensor]] | None = None,
 ) -> nn.Module:
     """Returns a copy of `model` for inference with the same outputs; the model itself is left as it is.
 
-    Global layers become one kernel each, batch norms that directly follow a convolution are folded into it, activations
-    overwrite an input that nothing else uses, and the weights are laid out in the faster of the two memory formats, by
-    measurement. Outputs before and after are compared on the example: what changes them by more than 1e-4 of the
-    largest one, or fails, is not done. The copy is for inference and has no gradients.
+    By default it stays in torch: Global layers become one kernel each, batch norms that directly follow a convolution
+    are folded into it, activations overwrite an input that nothing else uses, and the weights are laid out in the
+    faster of the two memory formats, by measurement. Outputs before and after are compared on the example: what changes
+    them by more than 1e-4 of the largest one, or fails, is not done. The copy is for inference and has no gradients.
+
+    With another `runtime` it is a `Served`, a module that hands its input to, say, ONNX Runtime. It takes any batch of
+    inputs like the example, may be called from several threads, copied and pickled, has as many threads as torch has
+    now, and says in `runtime` and when printed where it runs.
 
     Args:
         model: Any model; plain CNNs, ours and condensed ones.
         example_inputs: A batch as the copy will be served; its size matters for the measurement. By default one image
             of the model's `pretrained_cfg["input_size"]`, as timm's models have it.
+        runtime: `"optimized"` (in torch, as above), `"eager"`, `"compile"`, `"onnx"`, `"onnx-fused"`, `"c"`,
+            `"onnx-int8"`, `"c-int8"`; several of them to take the fastest for the example; or `"auto"`: the fastest of
+            optimized, onnx-fused, onnx and c, as far as they are installed and can run the model.
         memory_format: `torch.contiguous_format` or `torch.channels_last` to skip the measurement.
+        int8: Batches of training inputs to calibrate the runtimes of 8 bits with; their outputs differ by design.
 
     Example:
         >>> import timm, pdecnn
@@ -49,9 +64,23 @@ def optimize_for_inference(
         torch.Size([1, 10])
     """
     x = _example(model, example_inputs)
+    names = [runtime] if isinstance(runtime, str) else list(runtime)
+    for name in names:
+        check_runtime("optimize_for_inference", name)
     if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         raise ValueError("optimize_for_inference: parts of the model are scripted or traced. Script the copy instead.")
     original = copy.deepcopy(model).eval().requires_grad_(False)
+    if names == ["optimized"]:
+        return _optimized(original, x, memory_format)
+    batches = None if int8 is None else calibration_batches(int8, (x,))
+    optimized = partial(_optimized, original, x, memory_format)
+    make = partial(serve, model=original, x=x, optimized=optimized, int8=batches)
+    if "auto" in names or len(names) > 1:
+        return fastest(TRIED_BY_AUTO if "auto" in names else names, x, make)
+    return make(names[0])
+
+
+def _optimized(original: nn.Module, x: Tensor, memory_format: torch.memory_format | None) -> nn.Module:
     with torch.no_grad():
         expected = tensors_in(original(x.clone()))
         if not expected:
