@@ -110,7 +110,7 @@ def loop(threads: int, rounds: int) -> dict[str, Any]:
 
 def allocator(threads: int, rounds: int) -> dict[str, Any]:
     """Two processes for each net, one that keeps memory and one that does not, make steps in turns."""
-    results = {}
+    results: dict[str, Any] = {}
     for name in PAIR:
         workers = {
             word: subprocess.Popen(
@@ -132,11 +132,12 @@ def allocator(threads: int, rounds: int) -> dict[str, Any]:
         for process in workers.values():
             process.communicate()
         pairs = list(zip(lines["keep"][1:], lines["system"][1:], strict=True))
-        results[name] = {
+        medians = {
             word: {key: statistics.median(line[key] for line in kept[1:]) for key in kept[0]}
             for word, kept in lines.items()
         }
-        results[name]["keep_over_system"] = statistics.median(a["seconds"] / b["seconds"] for a, b in pairs)
+        ratio = statistics.median(a["seconds"] / b["seconds"] for a, b in pairs)
+        results[name] = {**medians, "keep_over_system": ratio}
     return {"batch": 128, **results}
 
 
@@ -229,11 +230,9 @@ def run(
     torch.manual_seed(0)
     results = json.loads(output.read_text()) if output.exists() else {}
     for name, count in itertools.product(names or PARTS, threads or (1, 2)):
-        before = os.getloadavg()[0]
         with latency.threads(count):
             found = PARTS[name](count, rounds)
-        load = {"before": before, "after": os.getloadavg()[0]}
-        found |= {"threads": count, "environment": latency.environment(), "load": load}
+        found |= {"threads": count, "environment": latency.environment()}
         results.setdefault(name, {})[f"threads {count}"] = found
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(results, indent=1) + "\n")

@@ -253,15 +253,42 @@ def lowcost() -> str:
 
 
 def training() -> str:
-    """What the training loop costs beside bare steps."""
-    data = read("training")
-    rows = [
-        ["bare forward, backward and optimiser, ms a step", f"{data['bare_ms_per_step']:.1f}"],
-        ["the whole loop, ms a step", f"{data['loop_ms_per_step']:.1f}"],
-        ["of it waiting for images, ms a step", f"{data['data_ms_per_step']:.2f}"],
-        ["loop over bare, median of interleaved rounds", f"{data['loop_over_bare']:.2f}"],
+    """What a training step costs: the loop around it, the allocator, the compiler, the depth-wise kernel, an epoch."""
+    rows = []
+    for part, by_threads in read("training").items():
+        for count, found in by_threads.items():
+            rows += [[f"{what}, {count}", figure] for what, figure in TRAINING[part](found)]
+    return markdown(["what, on how many threads", ""], rows)
+
+
+def _loop(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (f"`{found['model']}`, batch {found['batch']}: the loop over bare steps", f"{found['loop_over_bare']:.2f}"),
+        ("of it waiting for images", f"{100 * found['data_share']:.1f} %"),
     ]
-    return markdown([f"`{data['model']}`, batch {data['batch_size']}", ""], rows)
+
+
+def _allocator(found: dict[str, Any]) -> list[tuple[str, str]]:
+    nets = {name: row for name, row in found.items() if isinstance(row, dict) and "keep_over_system" in row}
+    what = "a step with freed memory kept, of the time without"
+    return [(f"`{name}`: {what}", f"{row['keep_over_system']:.2f}") for name, row in nets.items()]
+
+
+def _steps(found: dict[str, Any]) -> list[tuple[str, str]]:
+    what = "a step of ResNet-32-Global, times faster than ResNet-32"
+    return [(f"{what}, {label}", times(row["ratio"]["median"])) for label, row in found["ratios"].items()]
+
+
+def _depthwise(found: dict[str, Any]) -> list[tuple[str, str]]:
+    what = f"`{found['model']}`, {found['side']} pixels: a step by our depth-wise kernel, times faster than by torch's"
+    return [(what, times(found["ours_over_torchs_best"]["median"]))]
+
+
+def _epoch(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(f"`{found['model']}`: an epoch of 50,000 images", f"{found['seconds'][-1]:.0f} s")]
+
+
+TRAINING = {"loop": _loop, "allocator": _allocator, "steps": _steps, "depthwise": _depthwise, "epoch": _epoch}
 
 
 def knob() -> str:
@@ -308,15 +335,20 @@ def mean_of(run: dict[str, Any]) -> float:
     return mean(value) if isinstance(value, list) else float(value)
 
 
+def _where(data: Any) -> dict[str, Any] | None:
+    """The first environment in a file of results."""
+    if not isinstance(data, dict):
+        return None
+    found: dict[str, Any] | None = data.get("environment")
+    return found or next((w for w in map(_where, data.values()) if w), None)
+
+
 def files() -> str:
     """Every file of results, with the machine and the commit that it comes from."""
     rows = []
     for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
-        where = data.get("environment") or next(
-            (v["environment"] for v in data.values() if isinstance(v, dict) and "environment" in v), None
-        )
-        where = where or {**data.get("machine", {}), **data.get("versions", {})}
+        where = _where(data) or {}
         rows.append([f"`{path.name}`", *(where.get(k, "") for k in ("cpu", "cores", "torch", "commit"))])
     return markdown(["file", "CPU", "cores", "torch", "commit"], rows)
 

@@ -142,8 +142,10 @@ def threads(n: int) -> Iterator[None]:
 
 
 def environment() -> dict[str, Any]:
-    """What a benchmark result must carry: CPU, cores, versions, commit (with `+` when the tree has changes), and the load
-    average of the machine when this was first imported, which a benchmark does before it measures, and now."""
+    """What a benchmark result must carry: CPU, cores, versions, commit (`+` when the tree has changes), load average.
+
+    The load is that of the moment when this file was imported, before anything was measured, and that of now.
+    """
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count() or 1,

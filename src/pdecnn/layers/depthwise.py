@@ -70,7 +70,8 @@ class _Native(nn.Conv2d):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if input.ndim != 4:  # a single image
-            return super()._conv_forward(input, weight, bias)
+            alone: Tensor = super()._conv_forward(input, weight, bias)
+            return alone
         out = depthwise(input, weight[:, 0], "dirichlet")
         return out if bias is None else out + bias.to(out.dtype)[:, None, None]
 
@@ -81,8 +82,8 @@ def depthwise_convs(model: nn.Module) -> Iterator[nn.Conv2d]:
     Those that make the coefficients of a Global layer have an operator of their own.
     """
     taken = {part for pair in model.modules() if isinstance(pair, LearnedPair) for part in pair.modules()}
-    for conv in model.modules():
-        plain = isinstance(conv, nn.Conv2d) and type(conv) in (nn.Conv2d, _Native)  # a subclass may compute otherwise
+    for conv in (m for m in model.modules() if isinstance(m, nn.Conv2d)):
+        plain = type(conv) in (nn.Conv2d, _Native)  # a subclass may compute otherwise
         if plain and conv not in taken and _is_covered(conv):
             yield conv
 
