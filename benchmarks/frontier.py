@@ -10,10 +10,10 @@
 `fashion`: the teacher is the ResNet-32 of the embedded example, every student learns from it on the same 5,000 images.
 Test accuracy is that of the 10,000 test images of Fashion-MNIST; choices, such as the steps of `pde`, were made by the
 10,000 held-out training images alone. `cifar10`: the teacher is
-`cifar_resnet32.cifar10`, whose weights do not ship yet (`quick/cifar10-teacher-24`, then `quick/cifar10-teacher` train
-them, on all 50,000 images); the students learn its answers on the first 45,000, the last 5,000 are held out. The recipe
-is the same for all, for as many epochs; the last epoch is what counts. Stopped at any moment, `train` goes on with the
-nets that are missing; a net that was not trained is not in the table.
+`cifar_resnet32.cifar10` (`quick/cifar10-teacher-24`, then `quick/cifar10-teacher` trained it, on all 50,000 images);
+the students learn its answers on the first 45,000, the last 5,000 are held out. The recipe is the same for all, for as
+many epochs; the last epoch is what counts. Stopped at any moment, `train` goes on with the nets that are missing; a net
+that was not trained is not in the table.
 """
 
 import copy
