@@ -22,11 +22,12 @@ def test_pretrained_weights_load_by_their_tag(file):
     model = timm.create_model(file.stem, pretrained=True)
     for key, value in load_file(file).items():
         assert torch.equal(model.state_dict()[key], value), key
-    assert file.stat().st_size < 1_000_000
+    assert file.stat().st_size < 2_000_000  # the teacher of CIFAR-10, with 467K parameters, is the largest
 
 
 # of the images that ship: right answers, images, mean cross entropy
 ON_THE_SAMPLE = {
+    "cifar_resnet32.cifar10": (92, 100, 0.26848),
     "cifar_resnet_tiny.cifar10": (80, 100, 0.49691),
     "cifar_resnet_tiny_global.cifar10": (80, 100, 0.52187),
     "fashion_hyperbolic_cp.fashion_mini": (836, 1000, 0.44073),

@@ -312,6 +312,7 @@ def count_cells(row: Row) -> str:
     """The depth of the network of a row as the paper prints it: blocks of the original net and Global layers.
 
     Example:
+        >>> from pdecnn.analysis.published import rows
         >>> count_cells(rows(1)[2])
         '4+3'
     """

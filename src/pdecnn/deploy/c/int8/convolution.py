@@ -48,6 +48,7 @@ def pack_pairs(weight: Any, groups: int) -> Any:
     """Weights `(out, in / groups, taps)` in the order in which they are read: of two channels, for four outputs or one.
 
     Example:
+        >>> import numpy as np
         >>> pack_pairs(np.array([[[1, 2], [3, 4], [5, 6]]]), 1).tolist()
         [1, 3, 2, 4, 5, 6]
     """
