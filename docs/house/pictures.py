@@ -152,7 +152,7 @@ def scaling(colours: dict[str, str]) -> Figure:
         grid[1, column].set_xlabel("pixels of the map" if name == "pixels" else name)
     grid[0, 0].set_ylabel("ms")
     grid[1, 0].set_ylabel("memory, MB")
-    grid[0, 0].legend(fontsize=8)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(parts), fontsize=8.5)
     return figure
 
 
