@@ -9,18 +9,27 @@ extern "C" ParallelFor pdecnn_parallel_for;
 
 namespace PDECNN_NS {
 
-// Zeroed memory at a multiple of 64 bytes, released at the end of its scope; one per thread and call.
-class Arena {
+// Memory at a multiple of 64 bytes, released at the end of its scope.
+class AlignedMemory {
  public:
-  explicit Arena(size_t bytes) : raw_(std::calloc(bytes + 64, 1)) {}
-  ~Arena() { std::free(raw_); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  explicit AlignedMemory(size_t bytes) : AlignedMemory(bytes, std::malloc(bytes + 64)) {}
+  ~AlignedMemory() { std::free(raw_); }
+  AlignedMemory(const AlignedMemory&) = delete;
+  AlignedMemory& operator=(const AlignedMemory&) = delete;
   bool ok() const { return raw_ != nullptr; }
   char* data() const { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(raw_) + 63) / 64 * 64); }
 
+ protected:
+  AlignedMemory(size_t, void* raw) : raw_(raw) {}
+
  private:
   void* raw_;
+};
+
+// The same, zeroed; one per thread and call.
+class Arena : public AlignedMemory {
+ public:
+  explicit Arena(size_t bytes) : AlignedMemory(bytes, std::calloc(bytes + 64, 1)) {}
 };
 
 // Calls body(begin, end) over [0, n) in parts. How it is split depends on the threads: body must not.

@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Any] = {
     "tanh": torch.tanh,
     "hardtanh": functional.hardtanh,
 }
+SIDES = (1, 3, 5)  # of the stencils that kernels are written for
 STEPS = (
     "float D_x, float D_y, int K, float dt, float dx, float dy, str boundary, int flow_sign, bool has_source, "
     "bool previous_is_input, str coefficient_act"

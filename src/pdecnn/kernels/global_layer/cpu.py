@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from pdecnn.kernels.global_layer import norm, op, training
-from pdecnn.kernels.global_layer.arguments import Steps
+from pdecnn.kernels.global_layer.arguments import SIDES, Steps
 from pdecnn.kernels.global_layer.norm import Norms
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, LIBRARY, in_order, layout
 from pdecnn.kernels.native import Library
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 
-SIDES = (1, 3, 5)  # of the stencils that are compiled for inference
 SHAPES = ((1, 1), (3, 2), (3, 4), (5, 2), (5, 4))  # in training: their sides and numbers
 _NOT_COVERED = 3  # what a kernel answers to a size that it was not compiled for
 

@@ -52,14 +52,14 @@ class PlaneSteps {
   static int64_t numbers(const Layer& layer, const Solver& solver) {
     return planes(layer.problem) * PlaneNorms::size(layer.problem) + solver.numbers();
   }
-  static int64_t planes(const depthwise_norm::Problem& p) { return 2 * p.maps + 2; }
+  static int64_t planes(const depthwise_norm::Problem& p) { return p.maps + 1; }
+  static int64_t gradients(const depthwise_norm::Problem& p) { return p.maps + 1; }  // of the coefficients, and of the state
 
   PlaneSteps(const Layer& layer, const Solver& solver, const Plane& plane, float* scratch)
       : layer_(layer), p_(layer.problem), solver_(solver), plane_(plane), scratch_(scratch),
         constants_{float(layer.D_x), float(layer.D_y)} {}
 
   float* coefficient(int64_t m) const { return scratch_ + m * PlaneNorms::size(p_); }
-  float* gradient(int64_t m) const { return coefficient(p_.maps + m); }
   const float* input() const { return plane_.in[layer_.x == nullptr ? 0 : 1]; }  // the layer's, which may be the state
 
   // The steps with the coefficients; tanh is applied to them first where it is their activation.
@@ -67,22 +67,21 @@ class PlaneSteps {
     finish_coefficients();
     solver_.solve(PDECNN_NS::ForwardCall{problem(), map(out)}, solver_scratch());
   }
-  // Leaves the gradients of the coefficients and, if `all` are wanted, that of the state, which is returned, and of the
-  // input where it is another.
-  const float* solve_back(const float* grad_out, bool all, float* grad_x) const {
+  // Leaves the gradients of the coefficients and of the state in `to`, and that of the input, where it is another, in grad_x.
+  void solve_back(const float* grad_out, float* to, float* grad_x) const {
     finish_coefficients();
-    float *grad_h = gradient(p_.maps), *more = gradient(p_.maps + 1);
+    auto gradient = [&](int64_t m) { return to + m * PlaneNorms::size(p_); };
+    float *grad_h = gradient(p_.maps), *more = coefficient(p_.maps);
     const bool is_other = layer_.x != nullptr, both = layer_.has_source && layer_.previous_is_input;
     const Gradient none{map(nullptr), nullptr};
-    auto to = [&](bool wanted, float* plane) { return all && wanted ? Gradient{map(plane), nullptr} : none; };
-    auto of = [&](int64_t m) { return m < p_.maps ? Gradient{map(gradient(m)), nullptr} : none; };
-    solver_.solve(
-        PDECNN_NS::BackwardCall{problem(), map(grad_out), to(true, grad_h), to(layer_.previous_is_input, both ? more : grad_x),
-                                of(0), of(1), none, of(2), of(3), none, to(layer_.has_source, is_other ? grad_x : more)},
-        solver_scratch());
+    auto into = [&](bool wanted, float* plane) { return wanted ? Gradient{map(plane), nullptr} : none; };
+    auto of = [&](int64_t m) { return into(m < p_.maps, gradient(m)); };
+    solver_.solve(PDECNN_NS::BackwardCall{problem(), map(grad_out), into(true, grad_h),
+                                          into(layer_.previous_is_input, both ? more : grad_x), of(0), of(1), none, of(2),
+                                          of(3), none, into(layer_.has_source, is_other ? grad_x : more)},
+                  solver_scratch());
     for (int64_t m = 0; m < p_.maps && p_.act == kTanh; ++m) undo_tanh(gradient(m), coefficient(m), p_.plane());
-    if (all && layer_.has_source && (!is_other || both)) add(is_other ? grad_x : grad_h, more, p_.plane());
-    return grad_h;
+    if (layer_.has_source && (!is_other || both)) add(is_other ? grad_x : grad_h, more, p_.plane());
   }
 
  private:
@@ -148,17 +147,23 @@ inline Status backward(const BackwardCall& call) {
   const depthwise_norm::Problem& p = layer.problem;
   const Solver solver(layer, kPeriodic, true);
   if (!trains(layer, solver)) return kBadArgument;
-  auto gradients = [&](const Plane& plane, const PlaneNorms& norms, float* scratch, bool all, const float** grad) {
+  const int64_t size = PlaneNorms::size(p);
+  auto make = [&](const Plane& plane, const PlaneNorms& norms, float* scratch, float* kept, const float** grad) {
     const PlaneSteps steps(layer, solver, plane, scratch);
     for (int64_t m = 0; m < p.maps; ++m) {
       apply(norms.output(m), norms.values(m), steps.coefficient(m), p.plane());
-      grad[m] = steps.gradient(m);
+      grad[m] = kept + m * size;
     }
-    return steps.solve_back(plane.in[2], all, plane.out[1]);
+    steps.solve_back(plane.in[2], kept, plane.out[1]);
   };
-  const depthwise_norm::Maps maps{{p.h, layer.x, call.grad}, {call.grad_h, layer.x == nullptr ? nullptr : call.grad_x}};
-  return depthwise_norm::backward(p, maps, PlaneSteps::numbers(layer, solver), {call.mean, call.var},
-                                  {call.grad_weight, call.grad_gamma, call.grad_beta}, gradients);
+  auto again = [&](const Plane&, const float* kept, const float** grad) {
+    for (int64_t m = 0; m < p.maps; ++m) grad[m] = kept + m * size;
+    return kept + p.maps * size;
+  };
+  const depthwise_norm::Maps first{{p.h, layer.x, call.grad}, {nullptr, layer.x == nullptr ? nullptr : call.grad_x}};
+  return depthwise_norm::backward(p, first, {{p.h}, {call.grad_h}}, PlaneSteps::numbers(layer, solver),
+                                  PlaneSteps::gradients(p), {call.mean, call.var},
+                                  {call.grad_weight, call.grad_gamma, call.grad_beta}, make, again);
 }
 
 inline Status infer(const InferenceCall& call) {

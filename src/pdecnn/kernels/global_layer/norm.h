@@ -168,45 +168,68 @@ inline Status forward(const ForwardCall& call) {
   });
 }
 
-// Two passes, for sums over the batch come before a norm can be passed: each has the values of a plane's norms, asks
-// `gradients(plane, norms, scratch, all, grad)` for those of its maps, and `all` for what else there is to give. It answers
-// with a plane that is added to the gradient of the state, the first map that is written, or null.
-template <class F>
-Status backward(const Problem& p, const Maps& maps, int64_t numbers, const Moments& moments, const Gradients& to,
-                const F& gradients) {
-  const int64_t taps = p.side * p.side, own = PlaneNorms::numbers(p);
+// Two passes, for sums over the batch come before a norm can be passed, over blocks of channels that stay in cache from one
+// to the other. The first asks `gradients(plane, norms, scratch, kept, grad)` for those of a plane's maps; the second asks
+// `again(plane, kept, grad)`, which answers with a plane that is added to the gradient of the state, or null. `keeps` planes
+// of memory at `kept` are what it knows from the first.
+template <class Make, class Again>
+Status backward(const Problem& p, const Maps& first, const Maps& second, int64_t numbers, int64_t keeps, const Moments& moments,
+                const Gradients& to, const Make& gradients, const Again& again) {
+  constexpr int64_t kCached = 1 << 20;
+  const int64_t taps = p.side * p.side, own = PlaneNorms::numbers(p), kept = keeps * PlaneNorms::size(p);
+  const Tasks tasks(p);
+  const int64_t of_block = tasks.channels * p.N * max(kept, p.plane());
+  Blocks part{0, max<int64_t>(1, min(tasks.blocks, kCached / max<int64_t>(1, of_block)))};
   const BatchSums norm_sums(p, p.maps * 2), tap_sums(p, p.maps * taps);
-  if (!norm_sums.ok() || !tap_sums.ok()) return kOutOfMemory;
-  auto pass = [&](bool all) {
-    Maps used = maps;
-    if (!all) used = {{maps.in[0], maps.in[1], maps.in[2], maps.in[3], maps.in[4]}, {}};
-    return run(p, used, own + numbers, [&](const Plane& plane, float* scratch) {
-      const PlaneNorms norms(p, plane, scratch);
-      const float* grad[4];
-      for (int64_t m = 0; m < p.maps; ++m) norms.apply_normalised(m, moments, [](const auto& v) { return v; }, norms.values(m));
-      const float* more = gradients(plane, norms, scratch + own, all, grad);
-      if (all) norms.propagate(moments.var, to, grad, more, plane.out[0], tap_sums.of(plane));
-      else norms.add_norm_gradient(grad, norm_sums.of(plane));
-    });
+  const AlignedMemory memory(size_t(kept > 0 ? part.many * of_block : 0) * sizeof(float));
+  if (!norm_sums.ok() || !tap_sums.ok() || !memory.ok()) return kOutOfMemory;
+  auto of = [&](const Plane& plane) {
+    return reinterpret_cast<float*>(memory.data()) + ((plane.c - part.first * tasks.channels) * p.N + plane.n) * kept;
   };
-  Status status = pass(false);
-  for (int64_t i = 0; i < p.maps * p.C; ++i) {
-    to.beta[i] = float(norm_sums.total(i % p.C, i / p.C * 2));
-    to.gamma[i] = float(norm_sums.total(i % p.C, i / p.C * 2 + 1));
+  auto read = [&](const PlaneNorms& norms) {
+    for (int64_t m = 0; m < p.maps; ++m) norms.apply_normalised(m, moments, [](const auto& v) { return v; }, norms.values(m));
+  };
+  auto sum = [&](const Plane& plane, float* scratch) {
+    const PlaneNorms norms(p, plane, scratch);
+    const float* grad[4];
+    read(norms);
+    gradients(plane, norms, scratch + own, of(plane), grad);
+    norms.add_norm_gradient(grad, norm_sums.of(plane));
+  };
+  auto propagate = [&](const Plane& plane, float* scratch) {
+    const PlaneNorms norms(p, plane, scratch);
+    const float* grad[4];
+    read(norms);
+    const float* more = again(plane, of(plane), grad);
+    norms.propagate(moments.var, to, grad, more, plane.out[0], tap_sums.of(plane));
+  };
+  Status status = kOk;
+  for (; part.first < tasks.blocks && status == kOk; part.first += part.many) {
+    status = run(p, first, own + numbers, sum, 1, part);
+    const int64_t c = part.first * tasks.channels, end = min(p.C, c + part.many * tasks.channels);
+    for (int64_t m = 0; m < p.maps; ++m)
+      for (int64_t i = c; i < end; ++i) {
+        to.beta[m * p.C + i] = float(norm_sums.total(i, m * 2));
+        to.gamma[m * p.C + i] = float(norm_sums.total(i, m * 2 + 1));
+      }
+    if (status == kOk) status = run(p, second, own, propagate, 1, part);
   }
-  if (status == kOk) status = pass(true);
   for (int64_t i = 0; to.weight != nullptr && i < p.maps * p.C * taps; ++i)
     to.weight[i] = float(tap_sums.total(i / taps % p.C, i / taps / p.C * taps + i % taps));
   return status;
 }
 
 inline Status backward(const BackwardCall& call) {
-  const Maps maps{{call.problem.h, call.grad[0], call.grad[1], call.grad[2], call.grad[3]}, {call.grad_h}};
-  auto gradients = [](const Plane& plane, const PlaneNorms&, float*, bool, const float** grad) -> const float* {
+  const float* const* g = call.grad;
+  const Maps first{{call.problem.h, g[0], g[1], g[2], g[3]}, {}},
+      second{{call.problem.h, g[0], g[1], g[2], g[3]}, {call.grad_h}};
+  auto again = [](const Plane& plane, float*, const float** grad) -> const float* {
     for (int m = 0; m < 4; ++m) grad[m] = plane.in[1 + m];
     return nullptr;
   };
-  return backward(call.problem, maps, 0, {call.mean, call.var}, {call.grad_weight, call.grad_gamma, call.grad_beta}, gradients);
+  auto make = [&](const Plane& plane, const PlaneNorms&, float*, float* kept, const float** grad) { again(plane, kept, grad); };
+  return backward(call.problem, first, second, 0, 0, {call.mean, call.var}, {call.grad_weight, call.grad_gamma, call.grad_beta},
+                  make, again);
 }
 
 }  // namespace depthwise_norm

@@ -19,6 +19,11 @@ struct Tasks {
   int64_t count() const { return blocks * chunks; }
 };
 
+// Some blocks of channels, all by default.
+struct Blocks {
+  int64_t first = 0, many = INT64_MAX;
+};
+
 // Maps that are read and written; some may be null.
 struct Maps {
   const float* in[5];
@@ -27,17 +32,17 @@ struct Maps {
 
 // One plane of them, of channel c.
 struct Plane : Maps {
-  int64_t c;
+  int64_t c, n;
   int64_t place;  // of the sums that its task keeps for its channel
   // How far the same plane of the next sample is, to ask for it while this one is worked on: no prefetcher of the
   // processor foresees it, as each plane lies in other pages. 0: it is the last, or planes are transposed first.
   int64_t next;
 };
 
-// Calls f(plane, scratch) for every plane, with `numbers` of scratch, and at least `grain` tasks on a thread. Where channels
-// lie side by side, those of a task are transposed into planes before, and back after.
+// Calls f(plane, scratch) for every plane of some blocks, with `numbers` of scratch, and at least `grain` tasks on a thread.
+// Where channels lie side by side, those of a task are transposed into planes before, and back after.
 template <class F>
-Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1) {
+Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1, const Blocks& part = {}) {
   const bool is_covered = (p.side == 1 || p.side == 3 || p.side == 5) && (p.maps == 2 || p.maps == 4 || p.side * p.maps == 1);
   if (!is_covered) return kBadArgument;
   const Tasks tasks(p);
@@ -46,13 +51,14 @@ Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int6
   for (const float* map : maps.in) slots += map != nullptr;
   for (const float* map : maps.out) slots += map != nullptr;
   const size_t bytes = size_t(round_up(numbers, 16) + (p.interleaved ? slots * slot : 0)) * sizeof(float);
-  return parallel_for(tasks.count(), grain, bytes, [&](int64_t begin, int64_t end, char* memory) {
+  const int64_t first_task = part.first * tasks.chunks, many = min(part.many, tasks.blocks - part.first) * tasks.chunks;
+  return parallel_for(many, grain, bytes, [&](int64_t begin, int64_t end, char* memory) {
     float* scratch = reinterpret_cast<float*>(memory);
-    for (; begin < end; ++begin) {
+    for (begin += first_task, end += first_task; begin < end; ++begin) {
       const int64_t c = begin / tasks.chunks * tasks.channels, channels = min(tasks.channels, p.C - c);
       const int64_t first = begin % tasks.chunks * tasks.samples, last = min(p.N, first + tasks.samples);
       for (int64_t n = first; n < last; ++n) {
-        Plane plane{{}, c, begin * tasks.channels, p.interleaved || n + 1 == p.N ? 0 : p.C * p.plane()};
+        Plane plane{{}, c, n, begin * tasks.channels, p.interleaved || n + 1 == p.N ? 0 : p.C * p.plane()};
         const int64_t at = p.interleaved ? n * p.plane() * p.C + c : (n * p.C + c) * p.plane();
         float* next = scratch + round_up(numbers, 16);
         auto place = [&](auto* map) -> decltype(map) {
