@@ -52,8 +52,11 @@ def register_all() -> None:
         LIBRARY.impl("advection_diffusion", advection_diffusion_triton.forward, "CUDA")
         LIBRARY.impl("advection_diffusion_backward", advection_diffusion_triton.backward, "CUDA")
         from pdecnn.kernels.global_layer import triton as global_layer_triton
+        from pdecnn.kernels.global_layer import triton_training as global_training_triton
 
         LIBRARY.impl("global_layer", global_layer_triton.global_layer, "CUDA")
+        LIBRARY.impl("global_training", global_training_triton.forward, "CUDA")
+        LIBRARY.impl("global_training_backward", global_training_triton.backward, "CUDA")
 
 
 def triton_missing() -> str | None:

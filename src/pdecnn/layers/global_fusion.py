@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from pdecnn import kernels as kernels  # registers the operators
-from pdecnn.kernels.global_layer.arguments import Steps
+from pdecnn.kernels.global_layer.arguments import SIDES, Steps
 from pdecnn.kernels.library import in_transform
-from pdecnn.kernels.registry import is_native
+from pdecnn.kernels.registry import is_native, triton_missing
 from pdecnn.layers.coefficients import LearnedPair, NumberPair, Pair
 from pdecnn.layers.step_norm import StepNorm, normed
 from pdecnn.reference.advection_diffusion import MAX_STEPS, check_steps
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _OPS = torch.ops.pdecnn
 _IS_NATIVE = is_native("global_layer")
+_HAS_TRITON = triton_missing() is None
 _ACTS = {nn.Identity: "identity", nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Tanh: "tanh", nn.Hardtanh: "hardtanh"}
 _TENSORS = (Tensor, nn.Parameter)  # a subclass may have its own idea of what operators do
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -84,7 +85,8 @@ def match(layer: "GlobalLayer", h: Tensor, x: Tensor, K: int) -> Arguments | Non
     if found is None or _weight(found.convs[0]).dtype != h.dtype:
         return None
     training = found.norm.training
-    ready = _trains_now(h) if training else not torch.is_grad_enabled()
+    whole = _trains_now(h) or _trains_whole(h, _weight(found.convs[0]))
+    ready = whole if training else not torch.is_grad_enabled()
     return found if ready and all(norm.training == training for norm in found.norms) else None
 
 
@@ -297,8 +299,13 @@ def _is_taken_apart() -> bool:
 
 
 def _trains_now(h: Tensor) -> bool:
-    """Whether batch statistics are to be had and there is a kernel that makes the operators pay in training."""
+    """Whether batch statistics are to be had and there are kernels that make the operators pay in training."""
     return h.numel() > h.shape[1] > 0 and h.device.type == "cpu" and _IS_NATIVE
+
+
+def _trains_whole(h: Tensor, weight: Tensor) -> bool:
+    """Whether there is a kernel for whole layers only, and it takes these stencils: on CUDA, in Triton."""
+    return h.device.type == "cuda" and _HAS_TRITON and h.numel() > h.shape[1] > 0 and weight.shape[-1] in SIDES
 
 
 def is_silent(module: nn.Module) -> bool:

@@ -257,15 +257,98 @@ def _add_step(
 
 
 @triton.jit
-def _emit(value, total, out, offset, plane, live, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
+def _emit(value, total, out, offset, live, NEEDED: tl.constexpr, IS_MAP: tl.constexpr):
     """Stores a tile of a gradient map, or the sum of the plane so far."""
     if NEEDED:
         if IS_MAP:
             tl.store(out + offset, value, mask=live)
         else:
             total += tl.sum(tl.where(live, value, 0.0))
-            tl.store(out + plane, total)
+            tl.store(out, total)
     return total
+
+
+@triton.jit
+def _differentiate(
+    grad, grad_h, grad_h_prev, grad_u, grad_v, grad_D_x, grad_D_y, grad_f,
+    h, h_prev, u, v, D_x, D_y, f, s_y, s_x, states, H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+    U: tl.constexpr, V: tl.constexpr, D_X: tl.constexpr, D_Y: tl.constexpr,
+    BOUNDARY: tl.constexpr, HAS_F: tl.constexpr, HAS_H_PREV: tl.constexpr,
+    NEEDS_H: tl.constexpr, NEEDS_H_PREV: tl.constexpr, NEEDS_U: tl.constexpr, NEEDS_V: tl.constexpr,
+    NEEDS_D_X: tl.constexpr, NEEDS_D_Y: tl.constexpr, NEEDS_F: tl.constexpr,
+    ONE_TILE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """The gradients of one plane, where every pointer begins; `states` has room for `2 (K + 2)` planes."""
+    dtype: tl.constexpr = states.dtype.element_ty
+    size = tl.cast(H, tl.int64) * W
+    adjoint = states + (K + 2) * size  # q^k in slot K + 1 - k, as h^k is in slot k + 1 of the states
+    rows = tl.arange(0, BLOCK_H)[:, None]
+    columns = tl.arange(0, BLOCK_W)[None, :]
+
+    if NEEDS_U or NEEDS_V or NEEDS_D_X or NEEDS_D_Y:
+        _copy(states, W, 1, h_prev, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
+        _copy(states + size, W, 1, h, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
+        _march(
+            states, K + 2, u, v, D_x, D_y, f, s_y, s_x, H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+            U, V, D_X, D_Y, BOUNDARY, HAS_F, False, ONE_TILE, BLOCK_H, BLOCK_W,
+        )  # fmt: skip
+
+    # q^{K+1} = 0, q^K = r dLoss/dh^K
+    for y_0 in range(0, H, BLOCK_H):
+        for x_0 in range(0, W, BLOCK_W):
+            y, x = y_0 + rows, x_0 + columns
+            live = (y < H) & (x < W)
+            L = _denominator(D_x, D_y, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X, D_Y, dtype)
+            g = tl.load(grad + y * s_y + x * s_x, mask=live, other=0.0).to(dtype)
+            tl.store(adjoint + y * W + x, tl.zeros_like(g), mask=live)
+            tl.store(adjoint + size + y * W + x, g / L, mask=live)
+    _march(
+        adjoint, K + 2, u, v, D_x, D_y, f, s_y, s_x, H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
+        U, V, D_X, D_Y, BOUNDARY, False, True, ONE_TILE, BLOCK_H, BLOCK_W,
+    )  # fmt: skip
+
+    total_u = tl.full((), 0.0, dtype)
+    total_v, total_D_x, total_D_y = total_u, total_u, total_u
+    for y_0 in range(0, H, BLOCK_H):
+        for x_0 in range(0, W, BLOCK_W):
+            y, x = y_0 + rows, x_0 + columns
+            live = (y < H) & (x < W)
+            here = y * W + x
+            offset = y * s_y + x * s_x
+            if NEEDS_H or NEEDS_H_PREV:
+                L = _denominator(D_x, D_y, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X, D_Y, dtype)
+                from_h = L * tl.load(adjoint + (K + 1) * size + here, mask=live, other=0.0)
+                from_h_prev = (2.0 - L) * tl.load(adjoint + K * size + here, mask=live, other=0.0)
+                if NEEDS_H:
+                    of_h = from_h if HAS_H_PREV else from_h + from_h_prev
+                    tl.store(grad_h + offset, of_h, mask=live)
+                if NEEDS_H_PREV:
+                    tl.store(grad_h_prev + offset, from_h_prev, mask=live)
+
+            around = tl.zeros((BLOCK_H, BLOCK_W), dtype)
+            sum_u, sum_v, sum_D_x, sum_D_y, sum_f = around, around, around, around, around
+            for k in range(K):
+                q_slot = adjoint + (K - k) * size
+                h_slot = states + (k + 1) * size
+                if NEEDS_F:
+                    sum_f += tl.load(q_slot + here, mask=live, other=0.0)
+                if NEEDS_D_X or NEEDS_D_Y:
+                    around = tl.load(h_slot - size + here, mask=live, other=0.0)
+                    around += tl.load(h_slot + size + here, mask=live, other=0.0)
+                sum_u, sum_D_x = _add_step(
+                    sum_u, sum_D_x, q_slot, h_slot, around, y, x, 0, 1, live, H, W, NEEDS_U, NEEDS_D_X, BOUNDARY
+                )
+                sum_v, sum_D_y = _add_step(
+                    sum_v, sum_D_y, q_slot, h_slot, around, y, x, 1, 0, live, H, W, NEEDS_V, NEEDS_D_Y, BOUNDARY
+                )
+            if NEEDS_F:
+                tl.store(grad_f + offset, sum_f * (2 * _scalar(dt, dtype)), mask=live)
+            total_u = _emit(sum_u * _scalar(dt_dx, dtype), total_u, grad_u, offset, live, NEEDS_U, U)
+            total_v = _emit(sum_v * _scalar(dt_dy, dtype), total_v, grad_v, offset, live, NEEDS_V, V)
+            two_dt_dx2, two_dt_dy2 = 2 * _scalar(dt_dx2, dtype), 2 * _scalar(dt_dy2, dtype)
+            total_D_x = _emit(sum_D_x * two_dt_dx2, total_D_x, grad_D_x, offset, live, NEEDS_D_X, D_X)
+            total_D_y = _emit(sum_D_y * two_dt_dy2, total_D_y, grad_D_y, offset, live, NEEDS_D_Y, D_Y)
+    tl.debug_barrier()  # the next plane uses the same scratch
 
 
 @triton.jit(do_not_specialize=["planes", "C", "K"])
@@ -283,87 +366,17 @@ def backward_kernel(
 
     Fields are as in `forward_kernel`. A gradient is a map where its field is one, else one sum for each plane.
     """
-    dtype: tl.constexpr = scratch.dtype.element_ty
     s_y, s_x = tl.cast(s_y, tl.int64), tl.cast(s_x, tl.int64)
-    size = tl.cast(H, tl.int64) * W
-    states = scratch + tl.program_id(0).to(tl.int64) * 2 * (K + 2) * size  # h^k in slot k + 1
-    adjoint = states + (K + 2) * size  # q^k in slot K + 1 - k
-    rows = tl.arange(0, BLOCK_H)[:, None]
-    columns = tl.arange(0, BLOCK_W)[None, :]
-
+    states = scratch + tl.program_id(0).to(tl.int64) * 2 * (K + 2) * (tl.cast(H, tl.int64) * W)
     for plane in range(tl.program_id(0), planes, tl.num_programs(0)):
         n, c = tl.cast(plane // C, tl.int64), tl.cast(plane % C, tl.int64)
         first = n * s_n + c * s_c
-        u_plane, v_plane = _plane(u, n, c, s_n, s_c, U), _plane(v, n, c, s_n, s_c, V)
-        D_x_plane, D_y_plane = _plane(D_x, n, c, s_n, s_c, D_X), _plane(D_y, n, c, s_n, s_c, D_Y)
-
-        if NEEDS_U or NEEDS_V or NEEDS_D_X or NEEDS_D_Y:
-            _copy(states, W, 1, h_prev + first, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
-            _copy(states + size, W, 1, h + first, s_y, s_x, H, W, BLOCK_H, BLOCK_W)
-            _march(
-                states, K + 2, u_plane, v_plane, D_x_plane, D_y_plane, f + first, s_y, s_x,
-                H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
-                U, V, D_X, D_Y, BOUNDARY, HAS_F, False, ONE_TILE, BLOCK_H, BLOCK_W,
-            )  # fmt: skip
-
-        # q^{K+1} = 0, q^K = r dLoss/dh^K
-        for y_0 in range(0, H, BLOCK_H):
-            for x_0 in range(0, W, BLOCK_W):
-                y, x = y_0 + rows, x_0 + columns
-                live = (y < H) & (x < W)
-                L = _denominator(
-                    D_x_plane, D_y_plane, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X, D_Y, dtype
-                )  # fmt: skip
-                g = tl.load(grad + first + y * s_y + x * s_x, mask=live, other=0.0).to(dtype)
-                tl.store(adjoint + y * W + x, tl.zeros_like(g), mask=live)
-                tl.store(adjoint + size + y * W + x, g / L, mask=live)
-        _march(
-            adjoint, K + 2, u_plane, v_plane, D_x_plane, D_y_plane, f + first, s_y, s_x,
-            H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2,
-            U, V, D_X, D_Y, BOUNDARY, False, True, ONE_TILE, BLOCK_H, BLOCK_W,
+        _differentiate(
+            grad + first, grad_h + first, grad_h_prev + first, grad_u + (first if U else plane),
+            grad_v + (first if V else plane), grad_D_x + (first if D_X else plane),
+            grad_D_y + (first if D_Y else plane), grad_f + first,
+            h + first, h_prev + first, _plane(u, n, c, s_n, s_c, U), _plane(v, n, c, s_n, s_c, V),
+            _plane(D_x, n, c, s_n, s_c, D_X), _plane(D_y, n, c, s_n, s_c, D_Y), f + first, s_y, s_x, states,
+            H, W, K, dt, dt_dx, dt_dy, dt_dx2, dt_dy2, U, V, D_X, D_Y, BOUNDARY, HAS_F, HAS_H_PREV,
+            NEEDS_H, NEEDS_H_PREV, NEEDS_U, NEEDS_V, NEEDS_D_X, NEEDS_D_Y, NEEDS_F, ONE_TILE, BLOCK_H, BLOCK_W,
         )  # fmt: skip
-
-        total_u = tl.full((), 0.0, dtype)
-        total_v, total_D_x, total_D_y = total_u, total_u, total_u
-        for y_0 in range(0, H, BLOCK_H):
-            for x_0 in range(0, W, BLOCK_W):
-                y, x = y_0 + rows, x_0 + columns
-                live = (y < H) & (x < W)
-                here = y * W + x
-                offset = first + y * s_y + x * s_x
-                if NEEDS_H or NEEDS_H_PREV:
-                    L = _denominator(
-                        D_x_plane, D_y_plane, s_y, s_x, y, x, live, H, W, dt_dx2, dt_dy2, D_X, D_Y, dtype
-                    )  # fmt: skip
-                    from_h = L * tl.load(adjoint + (K + 1) * size + here, mask=live, other=0.0)
-                    from_h_prev = (2.0 - L) * tl.load(adjoint + K * size + here, mask=live, other=0.0)
-                    if NEEDS_H:
-                        of_h = from_h if HAS_H_PREV else from_h + from_h_prev
-                        tl.store(grad_h + offset, of_h, mask=live)
-                    if NEEDS_H_PREV:
-                        tl.store(grad_h_prev + offset, from_h_prev, mask=live)
-
-                around = tl.zeros((BLOCK_H, BLOCK_W), dtype)
-                sum_u, sum_v, sum_D_x, sum_D_y, sum_f = around, around, around, around, around
-                for k in range(K):
-                    q_slot = adjoint + (K - k) * size
-                    h_slot = states + (k + 1) * size
-                    if NEEDS_F:
-                        sum_f += tl.load(q_slot + here, mask=live, other=0.0)
-                    if NEEDS_D_X or NEEDS_D_Y:
-                        around = tl.load(h_slot - size + here, mask=live, other=0.0)
-                        around += tl.load(h_slot + size + here, mask=live, other=0.0)
-                    sum_u, sum_D_x = _add_step(
-                        sum_u, sum_D_x, q_slot, h_slot, around, y, x, 0, 1, live, H, W, NEEDS_U, NEEDS_D_X, BOUNDARY
-                    )
-                    sum_v, sum_D_y = _add_step(
-                        sum_v, sum_D_y, q_slot, h_slot, around, y, x, 1, 0, live, H, W, NEEDS_V, NEEDS_D_Y, BOUNDARY
-                    )
-                if NEEDS_F:
-                    tl.store(grad_f + offset, sum_f * (2 * _scalar(dt, dtype)), mask=live)
-                total_u = _emit(sum_u * _scalar(dt_dx, dtype), total_u, grad_u, offset, plane, live, NEEDS_U, U)
-                total_v = _emit(sum_v * _scalar(dt_dy, dtype), total_v, grad_v, offset, plane, live, NEEDS_V, V)
-                two_dt_dx2, two_dt_dy2 = 2 * _scalar(dt_dx2, dtype), 2 * _scalar(dt_dy2, dtype)
-                total_D_x = _emit(sum_D_x * two_dt_dx2, total_D_x, grad_D_x, offset, plane, live, NEEDS_D_X, D_X)
-                total_D_y = _emit(sum_D_y * two_dt_dy2, total_D_y, grad_D_y, offset, plane, live, NEEDS_D_Y, D_Y)
-        tl.debug_barrier()  # the next plane uses the same scratch

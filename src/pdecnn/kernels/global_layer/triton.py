@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pdecnn.kernels.advection_diffusion import triton as solver
 from pdecnn.kernels.global_layer import op
-from pdecnn.kernels.global_layer.arguments import Steps, check_maps, check_one_of
+from pdecnn.kernels.global_layer.arguments import SIDES, Steps, check_maps, check_one_of
 from pdecnn.kernels.global_layer.triton_kernels import layer_kernel
 from pdecnn.kernels.library import ACTIVATIONS, BOUNDARIES, in_order
 
@@ -29,7 +29,7 @@ def global_layer(
     check_maps("global_layer", h, weight, bias=bias, scale=scale, shift=shift)
     steps.check("global_layer", h, x, weight)
     check_one_of("global_layer", "output_act", output_act, ACTIVATIONS)
-    if h.dtype != torch.float32 or weight.shape[-1] not in (1, 3, 5):
+    if h.dtype != torch.float32 or weight.shape[-1] not in SIDES:
         return op.default(h, x, weight, bias, scale, shift, residual, output_act, *options)
     given, source = h.contiguous(), x.contiguous()
     parameters = [q.contiguous() for q in (weight, bias, scale, shift)]

@@ -8,7 +8,7 @@ there, and the output affine, activation and residual are applied while the resu
 import triton
 import triton.language as tl
 
-from pdecnn.kernels.advection_diffusion.triton_kernels import _copy, _march, _scalar
+from pdecnn.kernels.advection_diffusion.triton_kernels import _copy, _inside, _march, _scalar
 
 
 @triton.jit
@@ -26,20 +26,51 @@ def _activate(value, ACT: tl.constexpr):
 
 
 @triton.jit
+def _correlate(h, taps, start, y, x, H, W, SIDE: tl.constexpr, TURNED: tl.constexpr):
+    """`start` plus the correlation of the plane h with SIDE x SIDE taps at (y, x), zeros beyond the border.
+
+    Turned by half a turn the taps give the adjoint.
+    """
+    total = tl.zeros((y.shape[0], x.shape[1]), tl.float32) + start
+    for p in tl.static_range(SIDE):
+        for q in tl.static_range(SIDE):
+            tap = tl.load(taps + ((SIDE - 1 - p) * SIDE + SIDE - 1 - q if TURNED else p * SIDE + q))
+            total += tap * _shifted(h, y + (p - SIDE // 2), x + (q - SIDE // 2), H, W)
+    return total
+
+
+@triton.jit
+def _shifted(h, y, x, H, W):
+    """The plane h at (y, x), zero beyond the border."""
+    return tl.load(h + y * W + x, mask=_inside(y, x, H, W), other=0.0)
+
+
+@triton.jit
 def _stencil(
     to, h, taps, bias, H, W, SIDE: tl.constexpr, ACT: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr
 ):
-    """`act(bias + the correlation of the plane h with SIDE x SIDE taps)`, zeros beyond the border."""
+    """`act(bias + the correlation of the plane h with its taps)`."""
     for y_0 in range(0, H, BLOCK_H):
         for x_0 in range(0, W, BLOCK_W):
             y, x = y_0 + tl.arange(0, BLOCK_H)[:, None], x_0 + tl.arange(0, BLOCK_W)[None, :]
-            total = tl.zeros((BLOCK_H, BLOCK_W), tl.float32) + tl.load(bias)
-            for p in tl.static_range(SIDE):
-                for q in tl.static_range(SIDE):
-                    i, j = y + (p - SIDE // 2), x + (q - SIDE // 2)
-                    inside = (i >= 0) & (i < H) & (j >= 0) & (j < W)
-                    total += tl.load(taps + p * SIDE + q) * tl.load(h + i * W + j, mask=inside, other=0.0)
+            total = _correlate(h, taps, tl.load(bias), y, x, H, W, SIDE, False)
             tl.store(to + y * W + x, _activate(total, ACT), mask=(y < H) & (x < W))
+
+
+@triton.jit
+def _coefficients(
+    maps, h, weight, bias, D_x, D_y, c, C, H, W,
+    MAPS: tl.constexpr, SIDE: tl.constexpr, ACT: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """Fills four planes of scratch with u, v, D_x and D_y of a plane of channel c; a constant is one number."""
+    size = tl.cast(H, tl.int64) * W
+    for m in range(MAPS):
+        taps = weight + (m * C + c) * (SIDE * SIDE)
+        _stencil(maps + m * size, h, taps, bias + m * C + c, H, W, SIDE, ACT, BLOCK_H, BLOCK_W)
+    if MAPS == 2:
+        one = tl.zeros((1, 1), tl.int32)
+        tl.store(maps + 2 * size + one, _scalar(D_x, tl.float32))
+        tl.store(maps + 3 * size + one, _scalar(D_y, tl.float32))
 
 
 @triton.jit(do_not_specialize=["planes", "C", "K"])
@@ -58,13 +89,9 @@ def layer_kernel(
     for plane in range(tl.program_id(0), planes, tl.num_programs(0)):
         c = plane % C
         first = plane * size
-        for m in tl.static_range(MAPS):
-            taps = weight + (m * C + c) * (SIDE * SIDE)
-            _stencil(maps + m * size, h + first, taps, bias + m * C + c, H, W, SIDE, COEFFICIENT_ACT, BLOCK_H, BLOCK_W)
-        if MAPS == 2:
-            one = tl.zeros((1, 1), tl.int32)
-            tl.store(maps + 2 * size + one, _scalar(D_x, tl.float32))
-            tl.store(maps + 3 * size + one, _scalar(D_y, tl.float32))
+        _coefficients(
+            maps, h + first, weight, bias, D_x, D_y, c, C, H, W, MAPS, SIDE, COEFFICIENT_ACT, BLOCK_H, BLOCK_W
+        )  # fmt: skip
         _copy(ring, W, 1, (x if PREVIOUS_IS_INPUT else h) + first, W, 1, H, W, BLOCK_H, BLOCK_W)
         _copy(ring + size, W, 1, h + first, W, 1, H, W, BLOCK_H, BLOCK_W)
         _march(
