@@ -76,7 +76,7 @@ def loop(threads: int, rounds: int) -> dict[str, Any]:
             "epochs": 1,
             "optimizer": {"lr": 0.01, "weight_decay": 1e-4},
             "evaluate_every": 0,
-            "channels_last": True,
+            "channels_last": False,
         }
     )
     net, data, x = timm.create_model(TINY), images(STEPS * batch), torch.randn(batch, 3, 32, 32)
@@ -96,7 +96,7 @@ def loop(threads: int, rounds: int) -> dict[str, Any]:
 
     seconds: dict[str, list[float]] = {"bare": [], "loop": [], "data": []}
     for _ in range(rounds):
-        bare = step_of(copy.deepcopy(net), x, Way(True, "torch", False))
+        bare = step_of(copy.deepcopy(net), x, Way(False, "torch", False))
         seconds["bare"].append(statistics.median([timed(bare) for _ in range(STEPS)][1:]))
         seconds["loop"].append(in_fit())
         batches = make_loaders(data, settings).train.batches(0)

@@ -71,6 +71,10 @@ def test_one_command_does_the_whole_job(job):
     config = json.loads((output / "student/config.json").read_text())
     assert config["classes"] == ["cat", "dog", "fox"]
     assert config["input"]["shape"] == [3, 12, 12]
+    card = (output / "student/README.md").read_text()
+    assert config["data"] == "photos"  # the folder's name, not its place on this machine
+    assert "datasets:\n- photos" in card
+    assert str(output.parent) not in card
     assert config["model"]["base"] == {"builder": "custom", "name": "own_nets:make", "kwargs": {"num_classes": 3}}
     assert json.loads((output / "result.json").read_text())["onnx"]["after"]["top1"] == 1.0
 

@@ -51,6 +51,27 @@ def same(a, b):
     return all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
+def strided_net(channels=6):
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3, padding=1), nn.Conv2d(channels, 8, 1, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [True, "auto"])
+def test_channels_last_is_left_where_onednn_would_write_beyond_its_memory(times, given):
+    """A process may die of it, so what is tested is that it is not even tried."""
+    times[LAST] = 0.1
+    said = []
+    asked = recipe(channels_last=given)
+    settled = settle(asked, strided_net(), (1, 8, 8), 1000, say=said.append)
+    assert settled.channels_last is False
+    assert not times["asked"] or LAST not in times["asked"][0][1]
+    assert any("1.weight" in text for text in said) == (given is True)
+    assert settle(asked, strided_net(16), (1, 8, 8), 1000).channels_last is True
+    assert settle(recipe(channels_last=True, onednn=False), strided_net(), (1, 8, 8), 1000).channels_last is True
+
+
 @pytest.mark.parametrize("fastest", [PLANES, LAST, OURS])
 def test_the_fastest_is_taken_said_and_kept(tmp_path, times, fastest):
     times[fastest] = 0.5

@@ -80,6 +80,10 @@ def settle(
         autocast: Makes the context of a forward pass.
         say: Told, in a line, what was measured.
     """
+    if recipe.channels_last is not False and recipe.onednn and (name := overrun(model)) is not None:
+        if recipe.channels_last is True:
+            say(f"computes in contiguous: in channels_last oneDNN's gradient of {name}.weight would be wrong")
+        recipe = recipe.model_copy(update={"channels_last": False})
     if all(getattr(recipe, name) != "auto" for name in FIELDS):
         return recipe
     usual = usual_way(recipe, shape)
@@ -94,6 +98,20 @@ def settle(
             times = ", ".join(f"{way} {1e3 * value:.0f} ms" for way, value in seconds.items())
             say(f"computes in {chosen} (a step forward and back: {times})")
     return recipe.model_copy(update=chosen._asdict())
+
+
+def overrun(model: nn.Module) -> str | None:
+    """The first convolution whose weight gradient must not be computed in channels_last on a CPU, or None.
+
+    Where a 1x1 convolution has a stride and fewer channels than a vector has lanes, oneDNN writes beyond its memory
+    (its issue 6035): the gradient is wrong, or the process dies.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and max(module.stride) > 1:
+            lanes = 16  # of AVX-512
+            if module.in_channels // module.groups < lanes and module.weight.device.type == "cpu":
+                return str(name)
+    return None
 
 
 def usual_way(recipe: Recipe, shape: Sequence[int]) -> Way:

@@ -35,6 +35,7 @@ class Loaders:
         plain: Training batches without augmentation, for statistics.
         labelled: Whether the labels are known; else they are -1 and a teacher's answers take their place.
         note: Something the user should know, such as how the images were split.
+        name: Of the dataset, or of the folder of images, for a model's card; "" if it is not known.
     """
 
     train: Batches
@@ -44,6 +45,7 @@ class Loaders:
     plain: Iterable[Any] | None = None
     labelled: bool = True
     note: str = ""
+    name: str = ""
 
     @property
     def num_classes(self) -> int:

@@ -1,6 +1,7 @@
 """Images of the user's own as `Loaders`: a folder, a dataset by name, or what timm reads."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,11 @@ def open_data(
             f"data: no folder {name!r} and no dataset of that name.{hint} Expected a folder of images (train/CLASS/*, "
             f"val/CLASS/*), one of {', '.join(DATASETS)}, or a name that timm reads, such as hfds/NAME."
         )
-    return of_datasets(
+    loaders = of_datasets(
         *sets, batch_size=batch_size, seed=seed, workers=workers, classes=classes, described=wanted.to_dict(),
         labelled=labelled, note=note,
     )  # fmt: skip
+    return replace(loaders, name=Path(name).resolve().name if Path(name).is_dir() else name)
 
 
 def _transform(wanted: Input, training: bool) -> Any:
@@ -119,4 +121,4 @@ def in_memory(data: Dataset, batch_size: int, seed: int, augment: Augment | None
     augment = Augment(pad=2, flip=0.5) if augment is None else augment
     train = TrainLoader(data.train, batch_size, data.mean, data.std, augment, seed, *process())
     tests, plain = (EvalLoader(images, 250, data.mean, data.std) for images in (data.test, data.train))
-    return Loaders(train, tests, data.classes, describe_input(data), plain)
+    return Loaders(train, tests, data.classes, describe_input(data), plain, name=data.name)
