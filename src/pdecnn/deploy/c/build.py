@@ -66,7 +66,6 @@ def runner(source: str, **options: Any) -> Callable[[Sequence[Tensor]], list[Ten
     """A function of batches that runs a generated file sample by sample."""
     name, arena_bytes, shapes = described(source)
     function = Built(source, name, **options).library[f"{name}_run"]
-    arena = np.full(arena_bytes // 4, np.nan, dtype=np.float32)
     sizes = [int(np.prod(shape)) for shape in shapes]
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -74,6 +73,7 @@ def runner(source: str, **options: Any) -> Callable[[Sequence[Tensor]], list[Ten
         rows = [x.detach().to("cpu", torch.float32).reshape(count, -1) for x in inputs]
         flat = (rows[0] if len(rows) == 1 else torch.cat(rows, 1)).contiguous()
         out = torch.empty(count, sum(sizes))
+        arena = np.full(arena_bytes // 4, np.nan, dtype=np.float32)  # of this call alone: others may run beside it
         a, x, y = arena.ctypes.data, flat.data_ptr(), out.data_ptr()
         for i in range(count):
             places = (a, x + 4 * i * flat.shape[1], y + 4 * i * out.shape[1])
