@@ -1,6 +1,7 @@
 """The advection-diffusion solver against the loop that a user would write from the paper, compiled and not.
 
-    python benchmarks/global_solver.py            # all shapes, 1 and 2 threads: minutes
+    python benchmarks/global_solver.py            # all shapes, 1 and 2 threads: twenty minutes
+    python benchmarks/global_solver.py --K 5 --threads 1    # some of its rows anew, each written when it is known
     python benchmarks/global_solver.py --quick    # two shapes, K = 5; nothing is written
 
 Peers, timed in interleaved rounds on the same inputs: `roll`, the K-step loop with `torch.roll` and all its
@@ -10,7 +11,7 @@ benchmarks/results/global_solver.json.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from pdecnn.analysis import latency
 from pdecnn.functional import advection_diffusion
+from pdecnn.shared.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "global_solver.json"
 SHAPES = (
@@ -169,29 +171,40 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in the place of those of the same cells in the file, in the order of the cells."""
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.is_file() else []
+    found = {(tuple(r["shape"]), r["K"], r["threads"]): r for r in [*known, *rows]}
+    return [found[cell] for threads in (1, 2) for cell in cells(SHAPES, STEPS, (threads,)) if cell in found]
+
+
+def cells(shapes: Sequence[Any], steps: Sequence[int], threads: Sequence[int]) -> list[tuple[Any, int, int]]:
+    return [(shape, K, n) for n in threads for shape in shapes for K in steps]
+
+
 def main(
     quick: Annotated[bool, typer.Option(help="Two shapes, K = 5, nothing written.")] = False,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds per row.")] = 15,
     seconds: Annotated[float, typer.Option(help="Time limit per row.")] = 12.0,
+    steps: Annotated[str, typer.Option("--K", help="Numbers of steps; the other rows of the file stay.")] = "1,5,20",
+    threads: Annotated[str, typer.Option(help="Threads; the other rows of the file stay.")] = "1,2",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     console = Console(stderr=as_json)
-    shapes = SHAPES[::4] if quick else SHAPES
-    steps = (5,) if quick else STEPS
-    cells = [(shape, K, threads) for threads in (1, 2) for shape in shapes for K in steps]
-    rows = []
+    shapes, some = (SHAPES[::4], [5]) if quick else (SHAPES, [int(K) for K in steps.split(",")])
+    rows: list[dict[str, Any]] = []
+    result: dict[str, Any] = {"rows": rows, "two_threads": thread_gain(rows)}
     with Progress(console=console, transient=True) as progress:
-        for shape, K, threads in progress.track(cells, description="timing"):
-            rows.append(compare(shape, K, threads, rounds, 3.0 if quick else seconds, compiled=K == 5 and not quick))
-    result: dict[str, Any] = {
-        "environment": latency.environment(),
-        "rows": rows,
-        "two_threads": thread_gain(rows),
-        "memory": [saved_bytes((8, 16, 32, 32), K) for K in STEPS],
-    }
-    if not quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        chosen = cells(shapes, some, [int(n) for n in threads.split(",")])
+        for shape, K, n in progress.track(chosen, description="timing"):
+            made = compare(shape, K, n, rounds, 3.0 if quick else seconds, compiled=K == 5 and not quick)
+            where = latency.environment()
+            rows.append(made | {key: where[key] for key in ("commit", "load")})
+            all_rows = rows if quick else merged(rows)
+            memory = [saved_bytes((8, 16, 32, 32), K) for K in STEPS]
+            result = {"environment": where, "rows": all_rows, "two_threads": thread_gain(all_rows), "memory": memory}
+            if not quick:
+                write_atomic(RESULTS, json.dumps(result, indent=1) + "\n")
     if as_json:
         typer.echo(json.dumps(result))
         return
