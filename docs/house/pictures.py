@@ -52,14 +52,24 @@ def panels(columns: int, width: float, height: float, rows: int = 1, **options: 
 
 
 def frontier(colours: dict[str, str]) -> Figure:
+    """The frontier on Fashion-MNIST."""
+    return frontier_of("fashion", colours)
+
+
+def frontier_cifar10(colours: dict[str, str]) -> Figure:
+    """The frontier on CIFAR-10."""
+    return frontier_of("cifar10", colours)
+
+
+def frontier_of(name: str, colours: dict[str, str]) -> Figure:
     """Test accuracy against milliseconds of one image, with the line that nothing is left of and above."""
-    data = results.read("frontier-fashion")
+    data = results.read(f"frontier-{name}")
     figure, both = panels(2, 9.0, 4.6, sharey=True)
     for axes, runtime in zip(both, ("onnx", "optimized"), strict=True):
         points = {
             name: (net["times"][runtime]["1"]["ms"], results.seed_mean(net, "test"))
             for name, net in data["nets"].items()
-            if net.get("times")
+            if net.get("times") and net["seeds"]
         }
         teacher = (data["teacher"]["times"][runtime]["1"]["ms"], data["teacher"]["test"])
         best = frontier_line([*points.values(), teacher])
@@ -329,7 +339,7 @@ def smoothing(colours: dict[str, str]) -> Figure:
 PICTURES: dict[str, Callable[[dict[str, str]], Figure]] = {
     f.__name__: f
     for f in (
-        *(frontier, savings, scaling, solver, runtimes, lowcost, curves),
+        *(frontier, frontier_cifar10, savings, scaling, solver, runtimes, lowcost, curves),
         *(transport, reach, courant, amplification, smoothing),
     )
 }

@@ -44,11 +44,22 @@ def times(ratio: float | None) -> str:
 
 
 def frontier() -> str:
-    """Accuracy, size and speed of every network of the frontier, best first."""
-    data = read("frontier-fashion")
+    """The frontier on Fashion-MNIST."""
+    return frontier_of("fashion")
+
+
+def frontier_cifar10() -> str:
+    """The frontier on CIFAR-10."""
+    return frontier_of("cifar10")
+
+
+def frontier_of(name: str) -> str:
+    """Accuracy, size and speed of every network of a frontier, best first."""
+    data = read(f"frontier-{name}")
     header = ["network", "parameters", "seeds", "test, %", "held, %", "ONNX, 1", "ONNX, 64", "fused, 1", "PyTorch, 1"]
     columns = [("onnx", "1"), ("onnx", "64"), ("onnx-fused", "1"), ("optimized", "1")]
-    nets = sorted(data["nets"].items(), key=lambda item: -seed_mean(item[1], "test"))
+    trained = ((name, net) for name, net in data["nets"].items() if net["seeds"])
+    nets = sorted(trained, key=lambda item: -seed_mean(item[1], "test"))
     return markdown(
         header,
         [
@@ -356,7 +367,7 @@ def files() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     f.__name__: f
     for f in (
-        *(frontier, solver, savings, scaling, prediction, runtimes, edge, demo, photographs),
+        *(frontier, frontier_cifar10, solver, savings, scaling, prediction, runtimes, edge, demo, photographs),
         *(coverage, hyperbolic, lowcost, training, knob, trained, files),
     )
 }
