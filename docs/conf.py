@@ -31,6 +31,7 @@ nitpick_ignore_regex = [
     (r"py:.*", rf"({OTHERS}|{STANDARD})\..*"),
     (r"py:class", r"FieldInfo|NoneType|AllowInfNan|Ge|Gt|Le|Lt"),  # how pydantic writes the bounds of a recipe
     (r"py:class", r"pdecnn\.(analysis\.latency\.Key|condensation\.(blocks\.F|replacements\.B))"),  # type variables
+    (r"py:class", r"pdecnn\.deploy\.engines\.Engine"),  # inside of `Served`, which is made by a function
     (r"py:obj", r".*"),  # `text` in a docstring is a link where it names something, and code where it does not
 ]
 

@@ -1,7 +1,9 @@
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
 
 from typer.testing import CliRunner
 
@@ -32,3 +34,12 @@ def test_info_says_why_the_native_kernels_are_missing():
     data = json.loads(result.stdout)
     assert data["native"] == {"loaded": False, "reason": "PDECNN_KERNELS=reference"}
     assert {row["kernel"] for row in data["kernels"] if row["device"] == "cpu"} == {"reference"}
+
+
+def test_info_tells_of_every_package_of_the_extras():
+    extras = {r.partition(";")[0].strip() for r in requires("pdecnn") or () if 'extra == "all"' in r}
+    kinds = {kind for r in extras for kind in re.findall(r"\[(.*)\]", r)[0].split(",")}
+    asked = (r.partition(";") for r in requires("pdecnn") or ())
+    names = {re.split(r"[\[<>=~! ]", name)[0] for name, _, rule in asked if any(f'"{kind}"' in rule for kind in kinds)}
+    assert len(names) > 8
+    assert names - {"pdecnn"} <= set(json.loads(CliRunner().invoke(app, ["info", "--json"]).stdout)["optional"])

@@ -10,7 +10,10 @@ from rich.console import Console
 
 from pdecnn.cli import app
 
-OPTIONAL = ("accelerate", "geotorch", "matplotlib", "onnx", "onnxruntime", "onnxscript", "torchdiffeq", "triton")
+OPTIONAL = (  # the packages of the extras, and triton, which comes with builds of torch
+    "accelerate", "geotorch", "gradio", "huggingface_hub", "matplotlib", "onnx", "onnxruntime", "onnxscript", "optuna",
+    "tensorboard", "torch-pruning", "torchdiffeq", "triton",
+)  # fmt: skip
 
 
 def collect() -> dict[str, Any]:

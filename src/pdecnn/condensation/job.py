@@ -212,7 +212,7 @@ def run_job(
         if data.evaluation is not None:
             accuracies[stage] = stages.value(stage, lambda: accuracy(model))
 
-    notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input}
+    notes: dict[str, Any] = {"classes": list(data.classes), "input": data.input, "data": data.name or None}
     measured("teacher", teacher)
     example = torch.zeros(1, *data.input["shape"]) if image is None else image
     example = part(example, slice(1), takes_images(teacher, example))
