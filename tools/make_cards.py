@@ -1,15 +1,19 @@
 """Writes the card of every file of weights in src/pdecnn/weights, from results/, the recipes and what is measured here.
 
-python tools/make_cards.py
+python tools/make_cards.py               # in a minute, on a machine that does nothing else
+python tools/make_cards.py --keep-times  # all but the milliseconds, on any machine
 """
 
+import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import timm
 
 import pdecnn.models  # noqa: F401  (registers the models)
+from pdecnn.analysis.latency import environment
 from pdecnn.condensation.card import make_card
 from pdecnn.models.build import timm_entries
 from pdecnn.training import evaluate, load_dataset, load_recipe
@@ -24,6 +28,8 @@ DATA = {
     "fashion-mini": "The first 500 training and 100 test images of every class of Fashion-MNIST (H. Xiao, K. Rasul, "
     "R. Vollgraf, 2017), MIT licence, Zalando SE. They are in the package.",
 }
+TIME, AFTER_TIME = r"^\| time \| .* \|\n", "| accuracy |"
+QUIET = 0.5  # processes that ran or waited in the last minute
 RECIPES = {"fashion_resnet32": "quick/fashion-teacher", "fashion_hyperbolic_cp": "quick/fashion-hyperbolic"}
 
 
@@ -51,21 +57,41 @@ def facts(name: str, model: Any) -> dict[str, Any]:
     return {**kept, "data": data, "classes": list(images.classes), "note": f"{DATA[data]}\n\n{about}"}
 
 
+def card(name: str, timed: bool) -> str:
+    """The card of the weights with this name; without milliseconds, the same on every machine."""
+    model = timm.create_model(name, pretrained=True).eval()
+    description = {"builder": "timm", "name": name.partition(".")[0], "kwargs": {}}
+    entries = timm_entries(model, description)
+    config = {"model": description, **entries, "license": "apache-2.0", **facts(name, model)}
+    use = f'import timm, pdecnn\n\nmodel = timm.create_model("{name}", pretrained=True)  # it is in the package'
+    return make_card(model, config, name, use=use, timed=timed)
+
+
+def split_time(text: str) -> tuple[str, str]:
+    """A card without its line of milliseconds, and that line."""
+    lines = re.findall(TIME, text, re.MULTILINE)
+    if len(lines) != 1:
+        raise ValueError(f"make_cards: expected one line of milliseconds in a card, found {len(lines)}.")
+    return text.replace(lines[0], ""), lines[0]
+
+
 def main() -> None:
     """Writes the cards."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep-times", action="store_true", help="keep the milliseconds that the cards have")
+    keep = parser.parse_args().keep_times
+    load = environment()["load"][0]
+    if not keep and load is not None and load > QUIET:
+        raise SystemExit(
+            f"make_cards: this machine is busy (load {load}): wait until it is below {QUIET}, or --keep-times."
+        )
     for file in sorted(WEIGHTS.glob("*.safetensors")):
-        name = file.stem
-        model = timm.create_model(name, pretrained=True).eval()
-        description = {"builder": "timm", "name": name.partition(".")[0], "kwargs": {}}
-        config = {
-            "model": description,
-            **timm_entries(model, description),
-            "license": "apache-2.0",
-            **facts(name, model),
-        }
-        use = f'import timm, pdecnn\n\nmodel = timm.create_model("{name}", pretrained=True)  # it is in the package'
-        file.with_suffix(".md").write_text(make_card(model, config, name, use=use), encoding="utf-8")
-        print(file.with_suffix(".md").relative_to(ROOT))
+        to = file.with_suffix(".md")
+        text = card(file.stem, timed=not keep)
+        if keep:
+            text = text.replace(AFTER_TIME, split_time(to.read_text(encoding="utf-8"))[1] + AFTER_TIME)
+        to.write_text(text, encoding="utf-8")
+        print(to.relative_to(ROOT), split_time(text)[1].strip())
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def test_a_saved_model_has_a_card(tmp_path):
         f"| multiply-adds, exact | {cost.exact:,}, steps of PDEs included ({cost.macs['pde']:,} in solvers) |",
         f"one thread of {cpu_name()}",
         "| accuracy | 71.50 % on cifar10 |",
-        "| seeds | 4 |",
+        "| seed | 4 |",
         "license: mit",
         "| paper | 2 |",
         'pdecnn.from_pretrained("OWNER/net")',

@@ -1,6 +1,7 @@
 """Weights in the package: every file loads by its tag, offline, and is the model its result describes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pdecnn.models._weights as weights_module
 from pdecnn.models._base import cifar_cfg
 from pdecnn.models._weights import WEIGHTS, shipped
 from pdecnn.training.datasets import load_sample
+from tools import make_cards
 
 FILES = sorted(WEIGHTS.glob("*.safetensors"))
 
@@ -63,11 +65,21 @@ def test_weights_of_published_nets_have_a_result(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_card_says_what_results_and_the_model_say(file):
+    """All of it but the milliseconds, which are of another machine."""
+    text, time = make_cards.split_time(file.with_suffix(".md").read_text(encoding="utf-8"))
+    assert text == make_cards.card(file.stem, timed=False), "write it again: python tools/make_cards.py --keep-times"
+    assert re.fullmatch(r"\| time \| [\d.]+ ms \(batch 1, one thread of .+, torch [\d.]+.*\) \|\n", time)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_weights_have_a_card(file):
-    """Written by tools/make_cards.py."""
     card = file.with_suffix(".md").read_text(encoding="utf-8")
     model = timm.create_model(file.stem)
     assert f"| parameters | {sum(p.numel() for p in model.parameters()):,} |" in card
+    assert re.search(r"\| multiply-adds, exact \| [\d,]+, steps of PDEs included", card)
+    assert re.search(r"\| seed \| \d+ \|", card)
+    assert f'timm.create_model("{file.stem}", pretrained=True)' in card
     assert "Licence of the weights: apache-2.0. Data: " in card
     front = yaml.safe_load(card.split("---")[1])
     (result,) = front["model-index"][0]["results"]

@@ -193,7 +193,7 @@ def _figures(facts: dict[str, Any], found: Measured) -> list[tuple[str, str]]:
     if facts["epochs"]:
         rows.append(("epochs", str(facts["epochs"])))
     if facts["seeds"]:
-        rows.append(("seeds", ", ".join(map(str, facts["seeds"]))))
+        rows.append(("seeds" if len(facts["seeds"]) > 1 else "seed", ", ".join(map(str, facts["seeds"]))))
     classes = facts["classes"]
     if classes:
         more = f" and {len(classes) - _FEW} more" if len(classes) > _FEW else ""
