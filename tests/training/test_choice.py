@@ -72,6 +72,14 @@ def test_channels_last_is_left_where_onednn_would_write_beyond_its_memory(times,
     assert settle(recipe(channels_last=True, onednn=False), strided_net(), (1, 8, 8), 1000).channels_last is True
 
 
+def test_a_run_that_must_not_have_channels_last_resumes_by_the_recipe_that_asked_for_it(tmp_path):
+    asked = recipe(channels_last=True, epochs=2)
+    fit(strided_net(), tiny_data(), asked, run_dir=tmp_path)
+    again = fit(strided_net(), tiny_data(), asked, run_dir=tmp_path, resume=True)
+    assert again.status == "finished"
+    assert load_recipe(tmp_path / "recipe.yaml").channels_last is False
+
+
 @pytest.mark.parametrize("fastest", [PLANES, LAST, OURS])
 def test_the_fastest_is_taken_said_and_kept(tmp_path, times, fastest):
     times[fastest] = 0.5

@@ -80,10 +80,7 @@ def settle(
         autocast: Makes the context of a forward pass.
         say: Told, in a line, what was measured.
     """
-    if recipe.channels_last is not False and recipe.onednn and (name := overrun(model)) is not None:
-        if recipe.channels_last is True:
-            say(f"computes in contiguous: in channels_last oneDNN's gradient of {name}.weight would be wrong")
-        recipe = recipe.model_copy(update={"channels_last": False})
+    recipe = sound(recipe, model, say)
     if all(getattr(recipe, name) != "auto" for name in FIELDS):
         return recipe
     usual = usual_way(recipe, shape)
@@ -98,6 +95,15 @@ def settle(
             times = ", ".join(f"{way} {1e3 * value:.0f} ms" for way, value in seconds.items())
             say(f"computes in {chosen} (a step forward and back: {times})")
     return recipe.model_copy(update=chosen._asdict())
+
+
+def sound(recipe: Recipe, model: nn.Module, say: Callable[[str], None] = lambda text: None) -> Recipe:
+    """The recipe without channels_last where that would give wrong gradients."""
+    if recipe.channels_last is False or not recipe.onednn or (name := overrun(model)) is None:
+        return recipe
+    if recipe.channels_last is True:
+        say(f"computes in contiguous: in channels_last oneDNN's gradient of {name}.weight would be wrong")
+    return recipe.model_copy(update={"channels_last": False})
 
 
 def overrun(model: nn.Module) -> str | None:

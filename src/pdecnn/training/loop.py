@@ -17,7 +17,7 @@ from torch import nn
 from pdecnn.models.build import described_steps
 from pdecnn.models.described import tell_timm
 from pdecnn.shared.extras import require
-from pdecnn.training.choice import settle
+from pdecnn.training.choice import settle, sound
 from pdecnn.training.data import Dataset
 from pdecnn.training.loaders import Loaders, make_loaders
 from pdecnn.training.objective import Classification, Distillation, Objective
@@ -100,6 +100,7 @@ def _start(
     reporter: Reporter,
 ) -> Recipe:
     """Opens the run folder; the recipe of the run with the ways to compute that it takes, now or since it began."""
+    recipe = sound(recipe, model, reporter.message)
     saved = None if run is None else run.open(recipe, resume=resume)
     shape = loaders.input.get("shape", ())
     # a run that has a recipe but no choice is from before there was one
