@@ -43,7 +43,7 @@ from pdecnn.condensation import distill, fit_layers, plan
 from pdecnn.condensation.example import PRESET, TEACHER
 from pdecnn.condensation.latency import served
 from pdecnn.shared.files import write_atomic
-from pdecnn.training import evaluate, load_dataset
+from pdecnn.training import evaluate, keep_memory, load_dataset
 from pdecnn.training.data import Dataset, Images
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter
@@ -229,6 +229,7 @@ def train(
     keep: Annotated[Path, typer.Option(help="Folder for what a stopped run goes on from.")] = Path("runs/frontier"),
 ) -> None:
     """Train every net that is missing, seed by seed."""
+    keep_memory()
     setting = SETTINGS[of]
     teacher, found = setting.load(), setting.read()
     images, sets = setting.data(data)
