@@ -78,11 +78,11 @@ class CEngine(Engine):
 
     def open(self) -> None:
         """Compiles the file."""
-        from pdecnn.deploy.c.build import Built, described
+        from pdecnn.deploy.c.build import FAST, Built, described
 
         source = self.file.decode()
         name, self.arena_bytes, self.shapes = described(source)
-        self._run = Built(source, name).library[f"{name}_run"]
+        self._run = Built(source, name, flags=FAST).library[f"{name}_run"]
         self._run.argtypes = [ctypes.c_void_p] * 3
         self._own = threading.local()
 

@@ -96,18 +96,16 @@ static void gather(float *to, int rows, int pitch, const float *from, int H, int
     int first = x < 0 ? (step_x - 1 - x) / step_x : 0, last = (W - x + step_x - 1) / step_x;
     first = first < pitch ? first : pitch;
     last = last < first ? first : last < pitch ? last : pitch;
+    memset(to, 0, (size_t)(rows * pitch) * sizeof *to);
     for (int r = 0; r < rows; r++, to += pitch, y += step_y) {
-        if (y < 0 || y >= H) {
-            memset(to, 0, (size_t)pitch * sizeof *to);
+        if (y < 0 || y >= H)
             continue;
-        }
-        memset(to, 0, (size_t)first * sizeof *to);
+        const float *row = from + y * W + x;
         if (step_x == 1)
-            memcpy(to + first, from + y * W + x + first, (size_t)(last - first) * sizeof *to);
+            memcpy(to + first, row + first, (size_t)(last - first) * sizeof *to);
         else
             for (int c = first; c < last; c++)
-                to[c] = from[y * W + x + c * step_x];
-        memset(to + last, 0, (size_t)(pitch - last) * sizeof *to);
+                to[c] = row[c * step_x];
     }
 }
 

@@ -39,6 +39,22 @@ static void read_plane(float *restrict q, const float *restrict h, const grid_sh
         memcpy(q + y * s->pitch, h + y * s->W, (size_t)s->W * sizeof *q);
 }
 
+/* A function of its own: compilers make vectors of a loop over so many arrays if they are arguments. */
+static void scale_weights(float *restrict right, float *restrict left, float *restrict down, float *restrict up,
+                          float *restrict here, float *restrict previous, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const float scale = 1.0f / (0.5f + down[i] + up[i]);
+        const float a_x = right[i] * scale, a_y = left[i] * scale, b_x = down[i] * scale, b_y = up[i] * scale;
+        right[i] = b_x - a_x;
+        left[i] = b_x + a_x;
+        down[i] = b_y - a_y;
+        up[i] = b_y + a_y;
+        here[i] *= scale;
+        previous[i] = scale - 1.0f;
+    }
+}
+
 /* From the coefficients to the weights of a step: those of the neighbours, of h, of the state before and of f. */
 static void weights_of_steps(float *const *q, const grid_shape *s, const float *source)
 {
@@ -55,16 +71,7 @@ static void weights_of_steps(float *const *q, const grid_shape *s, const float *
         for (int i = 0; i < n; i++)
             f[i] *= s->dt / (0.5f + down[i] + up[i]);
     }
-    for (int i = 0; i < n; i++) {
-        const float scale = 1.0f / (0.5f + down[i] + up[i]);
-        const float a_x = right[i] * scale, a_y = left[i] * scale, b_x = down[i] * scale, b_y = up[i] * scale;
-        right[i] = b_x - a_x;
-        left[i] = b_x + a_x;
-        down[i] = b_y - a_y;
-        up[i] = b_y + a_y;
-        here[i] *= scale;
-        previous[i] = scale - 1.0f;
-    }
+    scale_weights(right, left, down, up, here, previous, n);
 }
 
 static void march(float *restrict next, const float *restrict h, float *const *q, const grid_shape *s, int has_source)
