@@ -238,18 +238,23 @@ def test_compare_filters_and_tells_each_run(visitor):
     visitor.until(lambda: visitor.find("#compare-chart .point:hover .tip").is_displayed())
     visitor.shot("hover")
     visitor.driver.execute_script("arguments[0].focus()", points[1])
+    assert [tip.is_displayed() for tip in visitor.all("#compare-chart .point .tip")].count(
+        True
+    ) == 1  # that of the pointer
+    ActionChains(visitor.driver).move_to_element(visitor.find("#compare-text")).perform()
     visitor.until(lambda: visitor.find("#compare-chart .point:focus .tip").is_displayed())
     assert "ms" in visitor.find("#compare-chart .point:focus .tip").get_attribute("textContent")
     visitor.shot("compare")
     assert visitor.fits()
 
 
-def test_compare_times_the_rest_here_and_keeps_the_filter(visitor):
+def test_compare_times_the_rest_here_and_keeps_the_filters(visitor):
     visitor.tab("Compare")
     visitor.until(
         lambda: "mnist-toy-conv.json" in visitor.text("compare-table") or visitor.all("#compare-chart .point")
     )
-    visitor.type("#compare-text input, #compare-text textarea", "mnist_toy")
+    visitor.click("#compare-data label:first-of-type input")
+    visitor.type("#compare-text input, #compare-text textarea", "mnist-toy-")
     visitor.until(lambda: len(visitor.all("#compare-table tbody tr")) == 3)
     assert "nothing to draw yet" in visitor.text("compare-chart")
     visitor.click("#compare-measure")
@@ -257,6 +262,8 @@ def test_compare_times_the_rest_here_and_keeps_the_filter(visitor):
     visitor.until(lambda: len(visitor.all("#compare-chart .point")) == 3)
     assert len(visitor.all("#compare-table tbody tr")) == 3
     assert "524" in visitor.text("compare-table")
+    kept = [box.is_selected() for box in visitor.all("#compare-data input")]
+    assert kept == [False] + [True] * (len(kept) - 1)
     visitor.shot("timed")
     assert visitor.fits()
 

@@ -1,5 +1,6 @@
 """Compare: every run of every result file."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,23 @@ def test_missing_and_damaged_results_are_told(tmp_path):
     entries, troubles = runs.read_runs([tmp_path, tmp_path / "none"])
     assert entries == []
     assert [line.partition(" ")[0] for line in troubles] == ["bad.json", "odd.json", "There"]
+    times = {"onnx": {"1": {"ms": 2}}}
+    nets = {
+        "later": {"seeds": {}, "times": times, "params": 3},
+        "now": {"seeds": {"0": {"test": 80}}, "times": times, "params": 3},
+    }
+    nets["untimed"] = {"seeds": {"0": {"test": 70}}, "params": 3}
+    run = {"teacher": {"test": 90, "times": times}, "nets": nets}
+    (tmp_path / "frontier-some.json").write_text(json.dumps(run))
+    nets["odd"] = 3
+    (tmp_path / "odd.json").write_text(json.dumps(run))
+    entries, troubles = runs.read_runs([tmp_path])
+    assert [(e.name, e.accuracy, e.source) for e in entries] == [
+        ("teacher", 90, "frontier-some.json"),
+        ("now", 80, "frontier-some.json"),  # the other one is not trained yet
+        ("untimed", 70, "frontier-some.json"),
+    ]
+    assert [line.partition(" ")[0] for line in troubles] == ["bad.json", "odd.json"]
     assert serving.default_results() == () or Path("results").is_dir()
 
 

@@ -47,8 +47,8 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Entry], list[str]]:
         for path in sorted(folder.glob("**/*.json"))[:MAX_FILES]:
             try:
                 content = read_json(path, MAX_RESULT)
-                for run in content if isinstance(content, list) else [content]:
-                    found += _entries(run, path) if isinstance(run, dict) else []
+                some = content if isinstance(content, list) else [content]
+                found += [entry for run in some if isinstance(run, dict) for entry in _entries(run, path)]
             except (FileError, TypeError, ValueError, KeyError, AttributeError) as error:
                 troubles.append(f"{path.name} is passed over: {error}")
     return found, troubles
@@ -73,17 +73,19 @@ def _entries(run: dict[str, Any], path: Path) -> Iterator[Entry]:
         )
     elif {"teacher", "nets"} <= run.keys() and "test" in run["teacher"]:
         data = path.stem.partition("-")[2] or path.stem
-        yield Entry("teacher", data, float(run["teacher"]["test"]), path.name, _batch_1(run["teacher"]["times"]))
+        yield Entry("teacher", data, float(run["teacher"]["test"]), path.name, _batch_1(run["teacher"]))
         for name, net in run["nets"].items():
             tests = [float(seed["test"]) for seed in net["seeds"].values()]
+            if not tests:  # not trained yet
+                continue
             detail = f"mean of {len(tests)} seeds" if len(tests) > 1 else "one seed"
             yield Entry(
                 name,
                 data,
                 mean(tests),
                 path.name,
-                _batch_1(net["times"]),
-                net["params"],
+                _batch_1(net),
+                net.get("params"),
                 str(run.get("epochs", "")),
                 detail,
             )
@@ -121,8 +123,8 @@ def _photographs(name: str, net: dict[str, Any], run: dict[str, Any], path: Path
         )
 
 
-def _batch_1(times: Mapping[str, Any]) -> dict[str, float]:
-    return {runtime: float(of["1"]["ms"]) for runtime, of in times.items() if "1" in of}
+def _batch_1(net: Mapping[str, Any]) -> dict[str, float]:
+    return {runtime: float(of["1"]["ms"]) for runtime, of in (net.get("times") or {}).items() if "1" in of}
 
 
 def runtimes(entries: Sequence[Entry]) -> list[str]:

@@ -43,12 +43,17 @@ def make(page: gr.Blocks, options: Options) -> None:
     def read() -> tuple[Any, ...]:
         found, troubles = runs.read_runs(options.results)
         said = note(f"{len(found)} runs from {', '.join(map(str, options.results))}.") if found else note(NONE, "says")
-        return found, said + "".join(note(line) for line in troubles), *choices(found, "optimized", "")
+        return (
+            found,
+            said + "".join(note(line) for line in troubles),
+            *choices(found, "optimized", runs.datasets(found), ""),
+        )
 
-    def choices(found: list[Entry], first: str, text: str) -> tuple[Any, ...]:
-        names, times = runs.datasets(found), runs.runtimes(found)
+    def choices(found: list[Entry], first: str, data: list[str], text: str) -> tuple[Any, ...]:
+        times = runs.runtimes(found)
         runtime = first if first in times else next(iter(times), None)
-        return gr.CheckboxGroup(names, value=names), gr.Radio(times, value=runtime), *draw(found, names, runtime, text)
+        group = gr.CheckboxGroup(runs.datasets(found), value=data)
+        return group, gr.Radio(times, value=runtime), *draw(found, data, runtime, text)
 
     page.load(read, None, [entries, about, data, runtime, picture, listing])
     gr.on(
@@ -61,12 +66,12 @@ def make(page: gr.Blocks, options: Options) -> None:
     )
 
     @guarded
-    def measure(found: list[Entry], text: str, progress: gr.Progress = PROGRESS) -> tuple[Any, ...]:
+    def measure(found: list[Entry], data: list[str], text: str, progress: gr.Progress = PROGRESS) -> tuple[Any, ...]:
         timed, troubles = runs.measure_here(found, shown(progress))
         said = note(f"Timed here: {sum(runs.HERE in e.times for e in timed)} networks.", "says")
-        return timed, said + "".join(note(line) for line in troubles), *choices(timed, runs.HERE, text)
+        return timed, said + "".join(note(line) for line in troubles), *choices(timed, runs.HERE, data, text)
 
     event = measure_button.click(
-        measure, [entries, text], [entries, about, data, runtime, picture, listing], show_progress_on=about
+        measure, [entries, data, text], [entries, about, data, runtime, picture, listing], show_progress_on=about
     )
     stop_button.click(None, None, None, cancels=[event])
