@@ -128,6 +128,26 @@ def test_the_plain_sentences_of_the_questions():
     ahead = [n for n in fast if n.startswith("pde") and fast[n] > fast["separable"] and of[n] > of["separable"]]
     assert ahead == []
     assert "**no PDE is ahead of a separable block**" in faq
+    pruned, two, one = "pruned group-norm 0.5", "pde K=1, 2 blocks", "separable"
+    assert of[pruned] == max(value for name, value in of.items() if name.startswith("pruned"))
+    assert 0.3 < of[two] - of[pruned] < 0.7
+    assert 1 < fast[two] / fast[pruned] < 1.3
+    assert abs(of[one] - of[pruned]) < 0.3
+    assert 1.9 < fast[one] / fast[pruned] < 2.2
+    assert all(1.4 < of[name] - of["nothing"] < 2 for name in ("separable", "depthwise", "pde"))
+    assert fast["nothing"] > max(fast[name] for name in ("separable", "depthwise", "pde"))
+
+
+def test_the_plain_sentence_of_cifar10():
+    nets = results.read("frontier-cifar10")["nets"]
+    nets = {name: net for name, net in nets.items() if net["seeds"] and net.get("times")}  # trained and timed
+    of = {name: mean(s["test"] for s in net["seeds"].values()) for name, net in nets.items()}
+    fast = {name: net["times"]["onnx"]["1"]["speedup"] for name, net in nets.items()}
+    pruned = "pruned group-norm 0.5"
+    assert 2 < of["separable, 2 blocks"] - of[pruned] < 4
+    assert 0.9 < fast["separable, 2 blocks"] / fast[pruned] < 1.1
+    assert all(abs(of[name] - of[pruned]) < 0.5 for name in ("separable", "pde K=1"))
+    assert all(fast[name] / fast[pruned] > 1.5 for name in ("separable", "pde K=1"))
 
 
 @pytest.mark.slow
