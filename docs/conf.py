@@ -72,6 +72,7 @@ sphinx_gallery_conf = {
     "min_reported_time": 10_000,
     "remove_config_comments": True,
     "abort_on_example_error": True,
+    "capture_repr": (),  # what is printed is shown, and not what the last line of a block happens to give
     "matplotlib_animations": False,
     "reset_modules": ("house.extension.gallery_style",),
     "copyfile_regex": "",
