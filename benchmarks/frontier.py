@@ -205,8 +205,8 @@ CIFAR = Setting(
     "cifar10", "cifar_resnet32.cifar10", (3, 32, 32), cifar_sets, 128,
     {**PRESET, "feature_weight": 0.0, "recipe": {"channels_last": True, "compile": True}},
     ("separable", "pruned group-norm 0.5", "pde K=1", "separable, 2 blocks", "pruned group-norm 0.625", "nothing",
-     "pde K=1, 2 blocks", "pruned group-norm 0.375", "depthwise", "pruned group-norm 0.25", "nothing, 2 blocks",
-     "paper K=1", "pruned taylor 0.5", "pruned group-norm 0.75"),
+     "pde K=1, 2 blocks", "pruned group-norm 0.375", "nothing, 2 blocks", "depthwise", "pruned group-norm 0.75",
+     "pruned taylor 0.5", "paper K=1", "pruned group-norm 0.25"),
 )  # fmt: skip
 SETTINGS = {"fashion": FASHION, "cifar10": CIFAR}
 X = torch.zeros(1, *FASHION.shape)

@@ -29,7 +29,7 @@ from pdecnn.condensation.example import PRESET, TEACHER
 from pdecnn.deploy.bench import bench
 from pdecnn.layers import set_steps
 from pdecnn.shared.files import write_atomic
-from pdecnn.training import evaluate, load_dataset
+from pdecnn.training import evaluate, keep_memory, load_dataset
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter
 
@@ -69,6 +69,7 @@ def train(
     only: Annotated[str, typer.Option(help=f"{KNOB}, or a K; all by default.")] = "",
 ) -> None:
     """Train every net that is missing, seed by seed, the knob first."""
+    keep_memory()
     teacher: nn.Module = timm.create_model(TEACHER, pretrained=True).eval()
     tests, images, found = both_sets(data)["test"], load_dataset("fashion-mini"), read()
     found["teacher"] = evaluate(teacher, tests).accuracy
