@@ -243,7 +243,9 @@ def test_compare_filters_and_tells_each_run(visitor):
     ) == 1  # that of the pointer
     ActionChains(visitor.driver).move_to_element(visitor.find("#compare-text")).perform()
     visitor.until(lambda: visitor.find("#compare-chart .point:focus .tip").is_displayed())
-    assert "ms" in visitor.find("#compare-chart .point:focus .tip").get_attribute("textContent")
+    tip = visitor.find("#compare-chart .point:focus .tip")
+    assert "ms" in tip.get_attribute("textContent")
+    assert visitor.driver.execute_script("return arguments[0].getBoundingClientRect().right", tip) < visitor.width
     visitor.shot("compare")
     assert visitor.fits()
 

@@ -22,7 +22,8 @@ def test_all_runs_of_the_checkout_are_read():
     some = runs.chosen(entries, ["fashion"], "PDE")
     assert {e.name for e in some} == {"pde", "pde, 2 blocks", "pde K=1, 2 blocks"}
     assert runs.picture(some, "onnx").count('class="point"') == 3
-    assert "pde K=1, 2 blocks on fashion: 87.08 %, 0.291 ms" in runs.picture(some, "onnx")
+    lines = ("pde K=1, 2 blocks on fashion: 87.08 %, 0.291 ms", "46,018 parameters, 10 epochs, mean of 3 seeds")
+    assert "; ".join((*lines, "frontier-fashion.json")) in runs.picture(some, "onnx")
     assert runs.listing(some, "onnx").count("<tr>") == 4
     assert "nothing to draw yet" in runs.picture(runs.chosen(entries, ["mnist"], ""), "onnx")
 

@@ -153,8 +153,7 @@ def chart(series: Sequence[Series], about: Chart, width: int = 560, height: int 
             parts.append(f'<path d="M{way}" fill="none" stroke="{s.colour}" stroke-width="2"/>')
         for i, (x, y) in enumerate(points):
             note = s.notes[i] if s.notes else f"{s.name}: {s.x[i]:.4g}, {s.y[i]:.4g}"
-            head, _, more = note.partition("; ")
-            lines = "".join(f'<tspan x="{left + 8}" dy="1.25em">{escape(t)}</tspan>' for t in (head, more) if t)
+            lines = "".join(f'<tspan x="{left + 8}" dy="1.25em">{escape(t)}</tspan>' for t in note.split("; "))
             says = f'<text class="tip" x="{left + 8}" y="{top - 2}">{lines}</text>'
             circle = f'<circle cx="{x}" cy="{y}" r="{3.5 if s.line else 5.5}" fill="{s.colour}"/>'
             label = escape(note, quote=True)

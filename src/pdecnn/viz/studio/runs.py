@@ -213,6 +213,5 @@ def _more(e: Entry) -> str:
         f"{e.params:,} parameters" if e.params else "",
         f"{e.epochs} epochs" if e.epochs else "",
         e.detail,
-        e.source,
     ]
-    return "; " + ", ".join(p for p in parts if p)
+    return "".join(f"; {line}" for line in (", ".join(p for p in parts if p), e.source) if line)
