@@ -136,7 +136,7 @@ def test_models_are_pushed_and_come_back(tmp_path):
     assert found["addresses"] == [f"{hub.address}/me/small", f"{hub.address}/me/plain"]
     assert found["same"] == dict.fromkeys(found["same"], True)
     nothing, of_timm = found["errors"]
-    assert nothing.startswith("from_pretrained: the hub does not give or take me/nothing: ")
+    assert nothing.startswith("from_pretrained: the hub does not give or take me/nothing: there is none, or")
     assert "timm.create_model('hf-hub:me/of-timm', pretrained=True)" in of_timm
     assert set(hub.repositories["me/small"]) == {"config.json", "model.safetensors", "manifest.json", "README.md"}
     for name in ("me/small", "me/plain"):

@@ -35,6 +35,11 @@ from pdecnn.training.checkpoint import (
 )
 
 FILES = (CONFIG, WEIGHTS, MANIFEST)
+_REASONS = {
+    "RepositoryNotFoundError": "there is none, or it is private and needs a token (hf auth login, or token=)",
+    "GatedRepoError": "its owner asks for consent on its page first, and for a token (hf auth login, or token=)",
+    "RevisionNotFoundError": "it has no such revision",
+}
 
 
 class HubError(RuntimeError):
@@ -155,9 +160,8 @@ def _talking(repository: str, where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the hub's errors have no common kind
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise HubError(
-            f"{where}: the hub does not give or take {repository}: {reason or type(error).__name__}."
-        ) from error
+        kind = type(error).__name__
+        reason = _REASONS.get(kind) or str(error).strip().partition("\n")[0].rstrip(".") or kind
+        raise HubError(f"{where}: the hub does not give or take {repository}: {reason}.") from error
     finally:
         log.setLevel(level)
