@@ -69,6 +69,7 @@ def measure(
     settle_seconds: float = 5e-3,
     max_seconds: float | None = None,
     done: Callable[[], object] | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> dict[Key, Timing]:
     """Times the candidates in interleaved rounds.
 
@@ -81,6 +82,8 @@ def measure(
             this candidate and not the one before it; none if a single call lasts longer than twice this.
         max_seconds: Stop after this time in all, but not before 3 rounds.
         done: Called `rounds` times: after each round, and at the end for those that are left out.
+        clock: What a sample is read from, `time.perf_counter` by default. `time.thread_time` stands while others have
+            the core, but sees nothing of what other threads do.
 
     Example:
         >>> a = torch.ones(64, 64)
@@ -96,7 +99,7 @@ def measure(
     for name, function in candidates.items():
         for _ in range(warmup):
             function()
-        once = max(_time(function, 1), 1e-9)
+        once = max(_time(function, 1, clock), 1e-9)
         settling[name], calls[name] = round(settle_seconds / once), max(1, round(min_seconds / once))
     samples: dict[Key, list[float]] = {name: [] for name in candidates}
     start = time.perf_counter()
@@ -105,7 +108,7 @@ def measure(
         for name in names:
             for _ in range(settling[name]):
                 candidates[name]()
-            samples[name].append(_time(candidates[name], calls[name]))
+            samples[name].append(_time(candidates[name], calls[name], clock))
         if done:
             done()
         if max_seconds is not None and i >= 2 and time.perf_counter() - start > max_seconds:
@@ -167,13 +170,14 @@ def _load() -> float | None:
 _LOAD_BEFORE = _load()
 
 
-def _time(function: Callable[[], object], calls: int) -> float:
+def _time(function: Callable[[], object], calls: int, clock: Callable[[], float] | None = None) -> float:
+    now = clock or time.perf_counter
     _wait_for_gpu()
-    start = time.perf_counter()
+    start = now()
     for _ in range(calls):
         function()
     _wait_for_gpu()
-    return (time.perf_counter() - start) / calls
+    return (now() - start) / calls
 
 
 def _wait_for_gpu() -> None:

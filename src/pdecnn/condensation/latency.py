@@ -6,10 +6,12 @@ side. All networks take turns in each round.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,11 @@ class LatencyTable:
     cpu: str
     ms: float
     sites: dict[str, Site]
+
+    @property
+    def where(self) -> str:
+        """The runtime, and on how many threads."""
+        return f"{self.runtime}, {'one thread' if self.threads == 1 else f'{self.threads} threads'}"
 
     def of(self, run: Run) -> Site:
         """The entry of a run."""
@@ -185,10 +192,15 @@ def time_models(
     max_seconds: float = SECONDS,
     progress: ProgressCallback | None = None,
 ) -> dict[Any, float]:
-    """Milliseconds of each model in a runtime, in interleaved rounds."""
+    """Milliseconds of each model in a runtime, in interleaved rounds.
+
+    One thread of a CPU is timed by the clock of that thread, which stands while others have the core: a plan is not to
+    depend on what else the machine does.
+    """
+    clock = time.thread_time if num_threads == 1 and x.device.type == "cpu" else time.perf_counter
     with served(models, x, runtime, num_threads, progress) as calls:
-        done = begin(progress, f"timing {len(calls)} networks ({runtime})", rounds)
-        timings = measure(calls, rounds=rounds, max_seconds=max_seconds, done=done)
+        done = begin(progress, f"timing {_networks(calls)} ({runtime})", rounds)
+        timings = measure(calls, rounds=rounds, max_seconds=max_seconds, done=done, clock=clock)
     return {key: 1e3 * timing.p20 for key, timing in timings.items()}  # what others do to the machine only adds
 
 
@@ -197,11 +209,27 @@ def served(
     models: Mapping[Any, nn.Module], x: Tensor, runtime: str, num_threads: int, progress: ProgressCallback | None
 ) -> Iterator[dict[Any, Any]]:
     """The models in a runtime, ready to be called."""
-    done = begin(progress, f"preparing {len(models)} networks ({runtime})", len(models))
-    with threads(num_threads), torch.inference_mode():
+    done = begin(progress, f"preparing {_networks(models)} ({runtime})", len(models))
+    with threads(num_threads), torch.inference_mode(), _compiling(len(models) if runtime == "compile" else 0):
         calls = {}
         for key, model in models.items():
             run, _ = make_runner(runtime, model.eval(), x, num_threads)
             calls[key] = partial(run, x)
             done()
         yield calls
+
+
+def _networks(models: Sized) -> str:
+    return "a network" if len(models) == 1 else f"{len(models)} networks"
+
+
+def _compiling(count: int) -> AbstractContextManager[Any]:
+    """Lets torch compile so many networks of the same code; by default it runs the ninth as it is, with a warning."""
+    if not count:
+        return nullcontext()
+    config: Any = import_module("torch._dynamo.config")
+    limits = {
+        name: max(getattr(config, name), 2 * count) for name in ("recompile_limit", "accumulated_recompile_limit")
+    }
+    patched: AbstractContextManager[Any] = config.patch(**limits)
+    return patched

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def make_runner(runtime: str, model: nn.Module, x: Tensor, num_threads: int) -> 
         case "optimized":
             return optimize_for_inference(model, x[:1]), weights
         case "compile":
-            return torch.compile(model, dynamic=True), weights
+            return compiled(model), weights
         case "auto":
             served = optimize_for_inference(model, x, runtime="auto")
             assert isinstance(served, Served)
@@ -113,6 +114,14 @@ def make_runner(runtime: str, model: nn.Module, x: Tensor, num_threads: int) -> 
         runtime, model, (x,), threads=num_threads, int8=[(x[:8],)] if runtime.endswith("int8") else None
     )
     return lambda inputs: engine([inputs]), engine.bytes
+
+
+def compiled(model: nn.Module) -> Any:
+    """The model compiled by itself: of networks that share their code, torch otherwise compiles the first eight."""
+    own: dict[str, Any] = (
+        {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
+    )
+    return torch.compile(model, dynamic=True, **own)
 
 
 def _file_runner(file: Path, ops: str, num_threads: int) -> tuple[Callable[[Tensor], object], int]:
