@@ -14,6 +14,7 @@ import timm
 
 import pdecnn.models  # noqa: F401  (registers the models)
 from pdecnn.analysis.latency import environment
+from pdecnn.analysis.own_runs import network_options
 from pdecnn.condensation.card import make_card
 from pdecnn.models.build import timm_entries
 from pdecnn.training import evaluate, load_dataset, load_recipe
@@ -34,9 +35,18 @@ RECIPES = {"fashion_resnet32": "quick/fashion-teacher", "fashion_hyperbolic_cp":
 
 
 def results() -> dict[tuple[str, str], dict[str, Any]]:
-    """What training left, by model and data; files with several runs compare them, and have no weights."""
+    """What training left, by model and data.
+
+    Files with several runs compare them, and have no weights; nor have nulls and other changes of a model.
+    """
     found = [json.loads(file.read_text()) for file in sorted((ROOT / "results").glob("*.json"))]
-    return {(entry["model"], entry["dataset"]): entry for entry in found if isinstance(entry, dict)}
+    own = [entry for entry in found if isinstance(entry, dict) and not _changes(entry)]
+    return {(entry["model"], entry["dataset"]): entry for entry in own}
+
+
+def _changes(entry: dict[str, Any]) -> dict[str, Any]:
+    """The keywords that made a trained net another than the one of its name."""
+    return network_options(entry["recipe"]["model"]["kwargs"])
 
 
 def facts(name: str, model: Any) -> dict[str, Any]:

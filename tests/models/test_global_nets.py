@@ -279,6 +279,7 @@ def test_the_micro_net_moves_values_between_pixels_by_pdes_alone():
     assert sum(p.numel() for p in net.parameters()) == 698
     layers = [m for m in net.modules() if isinstance(m, GlobalLayer)]
     assert [m.channels for m in layers] == [8, 12, 12]
+    assert all(m.velocity.x.std() > 0.5 for m in layers)  # the channels start in different directions
     assert [m.kernel_size for m in net.modules() if isinstance(m, nn.Conv2d)] == [(3, 3), (1, 1), (1, 1)]
     null = timm.create_model("mnist_micro_global", no_global=True)
     assert sum(p.numel() for p in null.parameters()) == 698 - 4 * (8 + 12 + 12)

@@ -13,10 +13,13 @@ import torch
 from timm.models import generate_default_cfgs, register_model
 from torch import nn
 
+from pdecnn.layers.coefficients import ChannelPair
 from pdecnn.models._base import ConvNet, build, mnist_cfg
 from pdecnn.models._options import GlobalOptions
+from pdecnn.models._weights import shipped
 
 CONSTANTS = GlobalOptions(K=3, velocity="channel", diffusion="channel", h_prev="init", boundary="neumann")
+FASTEST = 3.0  # velocity at the start: 0.6 pixels in a time step, 1.8 in the three of a layer
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class MicroConfig:
 
 class MnistMicro(ConvNet):
     """Strided convolution, Global layer, 1x1, pooling, Global layer, 1x1, Global layer, average pooling, classifier.
+
+    The velocities start at random, so that the channels look in different directions from the first step on.
 
     Args:
         cfg: The architecture.
@@ -69,7 +74,11 @@ class MnistMicro(ConvNet):
         def space(channels: int) -> nn.Module:
             if no_global:
                 return nn.Sequential(nn.BatchNorm2d(channels, **dd), nn.ReLU())
-            return options.build(channels, **dd)
+            layer = options.build(channels, **dd)
+            if isinstance(layer.velocity, ChannelPair):
+                for component in (layer.velocity.x, layer.velocity.y):
+                    nn.init.uniform_(component, -FASTEST, FASTEST)
+            return layer
 
         def mix(n: int, m: int) -> nn.Sequential:
             return nn.Sequential(nn.Conv2d(n, m, 1, bias=False, **dd), nn.BatchNorm2d(m, **dd), nn.ReLU())
@@ -89,7 +98,9 @@ class MnistMicro(ConvNet):
         self.make_head(m, global_pool, dd)
 
 
-default_cfgs = generate_default_cfgs({"mnist_micro_global.untrained": mnist_cfg(7)})
+default_cfgs = generate_default_cfgs(
+    {"mnist_micro_global.untrained": mnist_cfg(7), **shipped("mnist_micro_global.mnist", mnist_cfg(7))}
+)
 
 
 @register_model
