@@ -34,6 +34,7 @@ ON_THE_SAMPLE = {
     "cifar_resnet_tiny_global.cifar10": (80, 100, 0.52187),
     "fashion_hyperbolic_cp.fashion_mini": (836, 1000, 0.44073),
     "fashion_resnet32.fashion_mini": (877, 1000, 0.33406),
+    "mnist_micro_global.mnist": (193, 200, 0.11857),
     "mnist_toy_conv.mnist": (188, 200, 0.18307),
     "mnist_toy_global.mnist": (193, 200, 0.10819),
     "mnist_toy_residual.mnist": (189, 200, 0.18569),
@@ -59,6 +60,7 @@ def test_weights_of_published_nets_have_a_result(file):
     name, _, dataset = file.stem.partition(".")
     records = [json.loads(path.read_text()) for path in (Path(__file__).parents[2] / "results").glob("*.json")]
     mine = [r for r in records if isinstance(r, dict) and (r.get("model"), r.get("dataset")) == (name, dataset)]
+    mine = [r for r in mine if not r["recipe"]["model"]["kwargs"].get("no_global")]  # a null has no weights
     assert len(mine) == 1
     assert 50 < mine[0]["accuracy"] <= 100
     assert len(mine[0]["note"]) > 20
