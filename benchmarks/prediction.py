@@ -10,8 +10,11 @@ among the blocks to keep and the replacements of each run. The error is `predict
 
 import dataclasses
 import json
+import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -31,7 +34,7 @@ from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.propose import predicted
 from pdecnn.condensation.replacements import chosen
 from pdecnn.condensation.search import CHOICES, propose_plans
-from pdecnn.condensation.within import BATCHES, WORK
+from pdecnn.condensation.within import BATCHES, FEWEST, WIDTHS, WORK, that_pay
 from pdecnn.shared.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "prediction.json"
@@ -47,8 +50,10 @@ def read() -> dict[str, Any]:
     return found
 
 
-def write(found: dict[str, Any]) -> None:
-    """Writes them, with what they were made on."""
+def write(part: str, name: str, row: dict[str, Any]) -> None:
+    """Adds a row, with what it was made on."""
+    found = read()
+    found[part].setdefault(name, {}).update(row)
     write_atomic(RESULTS, json.dumps({**found, "environment": environment()}, indent=1) + "\n")
 
 
@@ -76,7 +81,6 @@ def measure(
     plans: Annotated[int, typer.Option(help="How many plans are drawn.")] = 6,
 ) -> None:
     """Predict plans, and time them."""
-    found = read()
     for name in nets.split(","):
         net, x, full = make(name)
         for runtime in runtimes.split(","):
@@ -89,8 +93,8 @@ def measure(
             for i, one in enumerate(made):
                 ms = predicted(table.total(full.before), one.runs).ms or 0.0
                 rows.append({"predicted_ms": scale * ms, "ms": times[i], "error": scale * ms / times[i] - 1})
-            found["nets"].setdefault(name, {})[runtime] = {"ms": times[""], "plans": rows}
-            write(found)
+            load = os.getloadavg()[0]
+            write("nets", name, {runtime: {"ms": times[""], "load": load, "plans": rows}})
             typer.echo(f"{name}, {runtime}: " + ", ".join(f"{100 * r['error']:+.1f} %" for r in rows))
 
 
@@ -102,32 +106,34 @@ def search(
 ) -> None:
     """Seconds of each part of a search that comes before any distillation, on images at random."""
     net, x, full = make(model)
-    seconds: dict[str, float] = {}
+    parts: dict[str, dict[str, float]] = {}
+    row = {"runtime": runtime, "budget": budget, "done": False, "seconds": parts}
 
-    def lap(what: str, since: float) -> float:
-        now = time.perf_counter()
-        seconds[what] = round(seconds.get(what, 0.0) + now - since, 1)
-        typer.echo(f"{what}: {seconds[what]} s")
-        return now
+    @contextmanager
+    def lap(what: str) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        taken = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        parts[what] = {name: round(value, 1) for name, value in taken.items()}
+        write("search", model, {**row, "load": os.getloadavg()[0]})
+        typer.echo(f"{what}: {parts[what]['wall']} s, {parts[what]['cpu']} s of them on the CPU")
 
-    clock = time.perf_counter()
-    table = measure_sites(full, net, x, runtime=runtime, replacements=CHOICES)
-    clock = lap("timing what each choice costs", clock)
-    count = max(8, int(WORK / full.before.macs) // (BATCHES + 1))
+    with lap("timing what each choice costs"):
+        table = measure_sites(full, net, x, runtime=runtime, replacements=CHOICES)
+    count = max(FEWEST, int(WORK / full.before.macs) // (BATCHES + 1))
     *inputs, held = (torch.randn(count, *x.shape[1:]) for _ in range(BATCHES + 1))
-    harms = measure_harms(full, net, inputs, held, CHOICES)
-    clock = lap("measuring what each choice harms", clock)
-    for width in (1.0, 0.75, 0.5):
-        try:
-            narrow = full if width == 1 else plan(net, x, width=width)
-            propose_plans(narrow, net, x, {"latency_ms": budget}, harms, table)
-        except ValueError as error:
-            typer.echo(f"width {width}: {error}")
-        clock = lap("choosing plans and timing them", clock)
-    found = read()
-    found["search"][model] = {"runtime": runtime, "budget": budget, "seconds": seconds}
-    write(found)
-    typer.echo(f"{sum(seconds.values()):.0f} s in all")
+    with lap("measuring what each choice harms"):
+        worth = {run.path: that_pay(run, CHOICES, table) for run in full.runs}
+        harms = measure_harms(full, net, inputs, held, worth)
+    for width in WIDTHS:
+        with lap(f"choosing a plan of width {width} and timing it"):
+            try:
+                narrow = full if width == 1 else plan(net, x, width=width)
+                propose_plans(narrow, net, x, {"latency_ms": budget}, harms, table, count=1)
+            except ValueError as error:
+                typer.echo(f"width {width}: {error}")
+    write("search", model, {"done": True})
+    typer.echo(", ".join(f"{sum(part[k] for part in parts.values()):.0f} s {k}" for k in ("wall", "cpu")))
 
 
 @app.command()

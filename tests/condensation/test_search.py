@@ -121,19 +121,44 @@ def test_a_damaged_table_is_refused_by_name(made, tmp_path, change, message):
         LatencyTable.load(file)
 
 
-def test_harm_is_the_distance_of_the_answers_without_these_blocks(net, made, harms):
-    run = made.runs[0]
+@pytest.mark.parametrize("i", [0, 1])  # before the second there is a run that is remembered
+def test_harm_is_the_distance_of_the_answers_without_these_blocks(net, made, harms, i):
+    run = made.runs[i]
     assert list(harms) == [r.path for r in made.runs]
     assert all(len(v) == len(r.units) - 1 for r in made.runs for v in harms[r.path].values())
     copy = pdecnn.Plan(made.model, made.input_shapes, (dataclasses.replace(run, keep=2, replacement="nothing"),))
     student = copy.apply(net)
-    assert sum(isinstance(m, Residual) for m in student.modules()) == 2 + 3
+    assert sum(isinstance(m, Residual) for m in student.modules()) == 2 + (3, 4)[i]
     recalibrate(student, run.site, [X[:16], X[16:32]])
     with torch.no_grad():
         wanted = answer_distance(student.eval()(X[32:]), net(X[32:]))
     assert harms[run.path]["nothing"][1] == pytest.approx(wanted, rel=1e-5)
     for values in harms.values():
         assert all(0 <= a <= b + 1e-9 for name in values for a, b in zip(values[name], values["nothing"], strict=True))
+
+
+def test_a_choice_that_takes_longer_than_a_block_is_not_tried(net, made, tmp_path):
+    file = table_of(made).save(tmp_path / "device.json")
+    arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path / "job"}
+    pdecnn.condense(net, X[:1], **arguments, budget={"latency_ms": 11.0}, latency_table=file)
+    tried = json.loads((tmp_path / "job" / "harms.json").read_text())
+    assert [set(values) for values in tried.values()] == [{*CHOICES} - {"paper"}] * 2
+
+
+def test_the_trials_take_half_as_many_steps_as_the_job(net, tmp_path, monkeypatch):
+    from pdecnn.condensation import within
+
+    real, lengths = within.distill, []
+
+    def noted(student, teacher, data, **options):
+        lengths.append((len(data.train), len(list(data.train.batches(0))), len(list(data.train.batches(0, 1)))))
+        return real(student, teacher, data, **options)
+
+    monkeypatch.setattr(within, "distill", noted)
+    batches = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 48, 4)]
+    arguments = {"epochs": 1, "fit": {"steps": 1}, "quiet": True, "budget": {"params": "70%"}, "width": 1.0}
+    pdecnn.condense(net, X[:1], train=batches, **arguments, output=tmp_path)
+    assert lengths == [(2, 2, 1)] * 3  # of 12
 
 
 def test_the_plans_are_within_the_budget_and_the_best_is_first(net, made, harms):
@@ -167,6 +192,8 @@ def test_the_whole_job_searches_says_what_it_chose_and_knows_the_null(net, tmp_p
     assert {"latency.json", "harms.json", "plan.json"} <= {p.name for p in tmp_path.iterdir()}
     assert not list(tmp_path.glob("trial-*"))
     assert not (tmp_path / "null").exists()
+    ms = searched["candidates"][searched["chosen"]]["ms"]
+    assert any(f"ms before, {ms:.3f} ms after, measured" in note and "eager" in note for note in report.job.notes)
     layers = any(r.condenses and r.replacement != "nothing" for r in report.plan.runs)
     assert ("null, distilled" in report.accuracies) == layers
     assert any(("the new layers are worth" in note) == layers for note in report.job.notes if "null" in note)
@@ -185,6 +212,7 @@ def test_a_table_of_another_device_is_taken_as_it_is(net, made, tmp_path):
     _, report = pdecnn.condense(net, X[:1], **arguments, budget={"latency_ms": 6.0}, latency_table=file)
     assert report.plan.before.ms == 12.0
     assert report.plan.after.ms <= 6.0
+    assert any("a device: 12.000 ms before" in note and "predicted" in note for note in report.job.notes)
     assert not (tmp_path / "job" / "latency.json").exists()
 
 

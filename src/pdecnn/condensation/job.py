@@ -26,7 +26,7 @@ from pdecnn.condensation.propose import with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, StoppedError, digest
-from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, plan_within
+from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, about_milliseconds, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.shared.files import write_atomic
@@ -308,6 +308,8 @@ def run_job(
         times += [time[1:] for time in onnx.times()] if onnx else []
         lines += [BUSY] if was_busy(times) else []
         lines += [about_null(made, bare, accuracies, seconds)]
+        if prepared is None and {"latency_ms", "accuracy"} & set(options.get("budget") or {}):
+            lines += [about_milliseconds(folder, made, latency_table)]
         result = JobResult(
             folder=folder,
             plan=made,

@@ -36,8 +36,9 @@ class Proposal:
         for run in self.plan.runs:
             layer = "" if run.replacement == NOTHING or not run.condenses else f"+{choice_of(run)}"
             parts.append(f"{run.path} {len(run.units)}->{run.keep if run.condenses else len(run.units)}{layer}")
-        ms = "" if self.ms is None else f"; {self.ms:.3f} ms measured, {self.predicted_ms:.3f} predicted"
-        return ", ".join(parts) + ms
+        times = {"measured": self.ms, "predicted": self.predicted_ms}
+        ms = ", ".join(f"{value:.3f} ms {how}" for how, value in times.items() if value is not None)
+        return ", ".join(parts) + (f"; {ms}" if ms else "")
 
     def row(self) -> dict[str, Any]:
         """The like as plain data."""

@@ -1,8 +1,8 @@
 """The plan of a job that has a budget: measured in its runtime, its best candidates distilled for a moment."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
+from pdecnn.condensation.site import Run
 from pdecnn.condensation.stages import StoppedError
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
@@ -27,11 +28,14 @@ from pdecnn.shared.reading import read_object
 from pdecnn.shared.trees import arguments
 from pdecnn.training import Loaders
 from pdecnn.training.batches import as_batch
+from pdecnn.training.data import Batch
+from pdecnn.training.loaders import Batches
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
 LATENCY, HARMS, CANDIDATES = "latency.json", "harms.json", "candidates.json"
-WORK = 2e11  # multiply-adds that one pass over the calibration images may take
+WORK = 1e11  # multiply-adds that one pass over the calibration images may take
+FEWEST = 12  # images of a batch of these
 BATCHES = 4
 WIDTHS = (1.0, 0.75, 0.5)
 COUNT = 3  # candidates that are distilled
@@ -46,6 +50,21 @@ class Measured:
     harms: Harms
     inputs: list[Any]
     held: Any
+
+
+@dataclass(frozen=True)
+class Brief:
+    """Training batches, but no more than some of each epoch."""
+
+    whole: Batches
+    steps: int
+
+    def __len__(self) -> int:
+        return min(self.steps, len(self.whole))
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from position `start` on."""
+        return islice(self.whole.batches(epoch, start), len(self) - start)
 
 
 def plan_within(
@@ -99,15 +118,16 @@ def plan_within(
         _table(folder, full, teacher, x, names, runtime, latency_table, progress) if timed or latency_table else None
     )
     if table:
-        say(f"{table.runtime}, {table.threads} thread(s): {table.ms:.3f} ms before")
+        say(f"{table.where}: {table.ms:.3f} ms before")
         names = [n for n in names if all(n in site.layers for site in table.sites.values())]
+    worth = {run.path: that_pay(run, names, table if given is None else None) for run in full.runs}
     inputs, held = _calibration(data, teacher, full)
     harms = _kept(
-        folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, names, seed=seed, progress=progress)
+        folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, worth, seed=seed, progress=progress)
     )
     plans = [full]
     if "width" not in options and latency_table is None and find_spec("torch_pruning"):
-        plans += _narrower(teacher, example, wishes, progress)
+        plans += _narrower(teacher, example, wishes, say, progress)
     known = Measured(tuple(plans), table, harms, inputs, held)
 
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
@@ -118,9 +138,9 @@ def plan_within(
         kept = _kept(file, find)["plans"]  # a clock would not give the same again
         return [Proposal(**{**p, "plan": Plan.from_dict(p["plan"])}) for p in kept]
 
-    def attempt(name: str, proposal: Proposal, epochs: int) -> nn.Module:
+    def attempt(name: str, proposal: Proposal, epochs: int, images: Loaders = data) -> nn.Module:
         options = {**(trial or {}), "seed": seed, "epochs": epochs}
-        return _try(folder / name, proposal, teacher, data, known, options, reporter())
+        return _try(folder / name, proposal, teacher, images, known, options, reporter())
 
     if by_accuracy:
         assert trial is not None
@@ -133,7 +153,11 @@ def plan_within(
     say("\n".join(f"candidate {i + 1}: {p.describe()}" for i, p in enumerate(found)))
     distances: list[float | None] = [None] * len(found)
     if trial is not None and len(found) > 1:
-        students = (attempt(f"trial-{i}", p, 1) for i, p in enumerate(found))
+        epoch = len(data.train)
+        steps = max(1, min(epoch, trial["epochs"] * epoch // (2 * len(found))))  # at most half as long as the job
+        few = replace(data, train=Brief(data.train, steps), evaluation=None)
+        say(f"trying {len(found)} candidates, {steps} step{'s' if steps > 1 else ''} each")
+        students = (attempt(f"trial-{i}", p, 1, few) for i, p in enumerate(found))
         distances = [_distance(student, teacher, held) for student in students]
     first = min(range(len(found)), key=lambda i: distances[i] or 0.0)
     rows = [{**p.row(), "distance_after_trial": d} for p, d in zip(found, distances, strict=True)]
@@ -142,6 +166,20 @@ def plan_within(
     (folder / CANDIDATES).unlink()  # the trials were of these
     say(f"chosen: {found[first].describe()}")
     return found[first].plan
+
+
+def about_milliseconds(folder: Path, made: Plan, latency_table: str | Path | None = None) -> str:
+    """What the chosen plan takes where it was searched for; the comparison at the end of a job knows torch and ONNX."""
+    table = LatencyTable.load(latency_table or folder / LATENCY)
+    found, mine = read_object(folder / SEARCH, MAX_PLAN), Proposal(made, 0.0).row()
+    rows = found.get("candidates") or found["tried"]
+    row = next(r for r in rows if (r["runs"], r["width"]) == (mine["runs"], mine["width"]))
+    ms, how = (row["predicted_ms"], "predicted") if row["ms"] is None else (row["ms"], "measured")
+    where = f"{table.where}, {table.cpu}"
+    line = f"Searched for {where}: {table.ms:.3f} ms before, {ms:.3f} ms after, {how} before training."
+    if table.runtime.endswith("int8"):
+        line += f" Files of 8 bits: pdecnn export {folder / 'student'} --int8 --data ..."
+    return line
 
 
 def _table(
@@ -162,12 +200,25 @@ def _table(
     return LatencyTable.load(file)
 
 
+def that_pay(run: Run, names: Sequence[str], table: LatencyTable | None) -> list[str]:
+    """The replacements that take less time than a block: instead of any other, one more block may stay."""
+    if table is None:
+        return list(names)
+    site = table.of(run)
+    return [name for name in names if name == NOTHING or site.layers[name] < site.block]
+
+
 def _narrower(
-    teacher: nn.Module, example: Any, wishes: Mapping[str, Any], progress: ProgressCallback | None
+    teacher: nn.Module,
+    example: Any,
+    wishes: Mapping[str, Any],
+    say: Callable[[str], None],
+    progress: ProgressCallback | None,
 ) -> list[Plan]:
     """Plans of narrower models; none where Torch-Pruning cannot make them."""
     made = []
     for width in WIDTHS[1:]:
+        say(f"planning for {width:.0%} of the channels")
         try:
             made.append(plan(teacher, example, **wishes, width=width, progress=progress))
         except ValueError:
@@ -184,18 +235,18 @@ def _propose(
     measured: bool,
     progress: ProgressCallback | None,
 ) -> list[Proposal]:
-    """The best plan of each width that has one within the bounds, then the next best: harms of widths are not alike."""
-    groups, errors = [], []
+    """The best plan of each width that has one within the bounds, for what pruning harms is not known."""
+    found, errors = [], []
+    count = -(-COUNT // len(known.plans))
     for full in known.plans:
         try:
-            further: dict[str, Any] = {"measured": measured, "count": COUNT, "progress": progress}
-            groups.append(propose_plans(full, teacher, x, bounds, known.harms, known.table, **further))
+            further: dict[str, Any] = {"measured": measured, "count": count, "progress": progress}
+            found += propose_plans(full, teacher, x, bounds, known.harms, known.table, **further)
         except ValueError as error:
             errors.append(error)
-    if not groups:
+    if not found:
         raise errors[0]
-    ranks = range(max(map(len, groups)))
-    return [group[rank] for rank in ranks for group in groups if rank < len(group)][:COUNT]
+    return found[:COUNT]
 
 
 def _kept(file: Path, find: Callable[[], Any]) -> Any:
@@ -209,7 +260,7 @@ def _calibration(data: Loaders, teacher: nn.Module, made: Plan) -> tuple[list[An
     """A few batches, fewer images for large networks, and one more that is held out."""
     source = data.plain if data.plain is not None else (b for b in data.train.batches(0))
     batches = [as_batch(b)[0] for b in islice(source, BATCHES + 1)]
-    most = max(8, int(WORK / max(made.before.macs, 1)) // len(batches))
+    most = max(FEWEST, int(WORK / max(made.before.macs, 1)) // len(batches))
     return hold_out([b[:most] for b in batches], teacher)
 
 
