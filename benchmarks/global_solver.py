@@ -7,10 +7,12 @@
 Peers, timed in interleaved rounds on the same inputs: `roll`, the K-step loop with `torch.roll` and all its
 element-wise operations; `compile`, the same under `torch.compile`; and `copy`, a copy of the seven input maps, which is
 the floor for anything that has to read them. Outputs are compared before anything is timed. The results are in
-benchmarks/results/global_solver.json.
+benchmarks/results/global_solver.json, those of an instruction set that was asked for (`PDECNN_ISA=avx2`) beside it. A
+file is of one CPU: rows of another are dropped.
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +28,8 @@ from pdecnn.analysis import latency
 from pdecnn.functional import advection_diffusion
 from pdecnn.shared.files import write_atomic
 
-RESULTS = Path(__file__).parent / "results" / "global_solver.json"
+ISA = os.environ.get("PDECNN_ISA", "")
+RESULTS = Path(__file__).parent / "results" / f"global_solver{'-' * bool(ISA)}{ISA}.json"
 SHAPES = (
     (64, 16, 32, 32),
     (64, 32, 16, 16),
@@ -174,6 +177,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows in the place of those of the same cells in the file, in the order of the cells."""
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.is_file() else []
+    known = [r for r in known if r.get("cpu") == rows[0]["cpu"]]
     found = {(tuple(r["shape"]), r["K"], r["threads"]): r for r in [*known, *rows]}
     return [found[cell] for threads in (1, 2) for cell in cells(SHAPES, STEPS, (threads,)) if cell in found]
 
@@ -199,7 +203,7 @@ def main(
         for shape, K, n in progress.track(chosen, description="timing"):
             made = compare(shape, K, n, rounds, 3.0 if quick else seconds, compiled=K == 5 and not quick)
             where = latency.environment()
-            rows.append(made | {key: where[key] for key in ("commit", "load")})
+            rows.append(made | {key: where[key] for key in ("cpu", "commit", "load")})
             all_rows = rows if quick else merged(rows)
             memory = [saved_bytes((8, 16, 32, 32), K) for K in STEPS]
             result = {"environment": where, "rows": all_rows, "two_threads": thread_gain(all_rows), "memory": memory}

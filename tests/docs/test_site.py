@@ -145,9 +145,10 @@ def test_the_plain_sentence_of_cifar10():
     fast = {name: net["times"]["onnx"]["1"]["speedup"] for name, net in nets.items()}
     pruned = "pruned group-norm 0.5"
     assert 2 < of["separable, 2 blocks"] - of[pruned] < 4
-    assert 0.9 < fast["separable, 2 blocks"] / fast[pruned] < 1.1
+    assert 1.15 < fast["separable, 2 blocks"] / fast[pruned] < 1.25
     assert all(abs(of[name] - of[pruned]) < 0.5 for name in ("separable", "pde K=1"))
-    assert all(fast[name] / fast[pruned] > 1.5 for name in ("separable", "pde K=1"))
+    assert all(fast[name] / fast[pruned] > 2 for name in ("separable", "pde K=1"))
+    assert all(3.5 < of[name] - of["nothing"] < 4.5 for name in ("separable", "pde K=1"))
 
 
 @pytest.mark.slow
