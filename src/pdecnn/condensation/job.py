@@ -309,7 +309,7 @@ def run_job(
         lines += [BUSY] if was_busy(times) else []
         lines += [about_null(made, bare, accuracies, seconds)]
         if prepared is None and {"latency_ms", "accuracy"} & set(options.get("budget") or {}):
-            lines += [about_milliseconds(folder, made, latency_table)]
+            lines += about_milliseconds(folder, made, latency_table)
         result = JobResult(
             folder=folder,
             plan=made,

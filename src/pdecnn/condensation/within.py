@@ -168,18 +168,22 @@ def plan_within(
     return found[first].plan
 
 
-def about_milliseconds(folder: Path, made: Plan, latency_table: str | Path | None = None) -> str:
-    """What the chosen plan takes where it was searched for; the comparison at the end of a job knows torch and ONNX."""
-    table = LatencyTable.load(latency_table or folder / LATENCY)
-    found, mine = read_object(folder / SEARCH, MAX_PLAN), Proposal(made, 0.0).row()
-    rows = found.get("candidates") or found["tried"]
-    row = next(r for r in rows if (r["runs"], r["width"]) == (mine["runs"], mine["width"]))
-    ms, how = (row["predicted_ms"], "predicted") if row["ms"] is None else (row["ms"], "measured")
-    where = f"{table.where}, {table.cpu}"
-    line = f"Searched for {where}: {table.ms:.3f} ms before, {ms:.3f} ms after, {how} before training."
-    if table.runtime.endswith("int8"):
-        line += f" Files of 8 bits: pdecnn export {folder / 'student'} --int8 --data ..."
-    return line
+def about_milliseconds(folder: Path, made: Plan, latency_table: str | Path | None = None) -> list[str]:
+    """A line on what the chosen plan takes where it was searched for; none where the files of the search are gone."""
+    file = Path(latency_table or folder / LATENCY)
+    if not file.is_file() or not (folder / SEARCH).is_file():
+        return []
+    table, mine = LatencyTable.load(file), Proposal(made, 0.0).row()
+    found = read_object(folder / SEARCH, MAX_PLAN)
+    rows = [*found.get("candidates", ()), *found.get("tried", ())]
+    lines = []
+    for row in [r for r in rows if (r["runs"], r["width"]) == (mine["runs"], mine["width"])][:1]:
+        ms, how = (row["predicted_ms"], "predicted") if row["ms"] is None else (row["ms"], "measured")
+        where = f"{table.where}, {table.cpu}"
+        lines.append(f"Searched for {where}: {table.ms:.3f} ms before, {ms:.3f} ms after, {how} before training.")
+        if table.runtime.endswith("int8"):
+            lines.append(f"Files of 8 bits: pdecnn export {folder / 'student'} --int8 --data ...")
+    return lines
 
 
 def _table(
