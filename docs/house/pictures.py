@@ -76,7 +76,8 @@ def frontier_of(name: str, colours: dict[str, str]) -> Figure:
         axes.step(*zip(*best, strict=True), where="post", color=colours["ink"], linewidth=1, alpha=0.5)
         axes.scatter(*teacher, marker="*", s=110, color=colours["ink"])
         points["teacher"] = teacher
-        slots = spread([accuracy for _, accuracy in points.values()], 0.16)
+        accuracies = [accuracy for _, accuracy in points.values()]
+        slots = spread(accuracies, 0.034 * (max(accuracies) - min(accuracies)))
         right = 1.12 * max(ms for ms, _ in points.values())
         for (name, (ms, accuracy)), slot in zip(points.items(), slots, strict=True):
             colour = next((c for word, c in FAMILY.items() if name.startswith(word)), colours["ink"])
@@ -176,8 +177,8 @@ def solver(colours: dict[str, str]) -> Figure:
         for i, (K, colour) in enumerate(zip(steps, (GREY, BLUE, ORANGE), strict=False)):
             found = {tuple(r["shape"]): r["ratios"][f"{mode}: roll / fused"]["median"] for r in rows if r["K"] == K}
             axes.bar(
-                [x + 0.27 * (i - 1) for x in range(len(shapes))],
-                [found[s] for s in shapes],
+                [x + 0.27 * (i - 1) for x, s in enumerate(shapes) if s in found],
+                [found[s] for s in shapes if s in found],
                 0.25,
                 color=colour,
                 label=f"K = {K}",
