@@ -51,6 +51,15 @@ def test_values_gradients_and_statistics_are_those_of_the_modules(
 
 @needs_native
 @pytest.mark.parametrize("memory_format", FORMATS, ids=("NCHW", "channels_last"))
+@pytest.mark.parametrize("C, K", [(8, 3), (9, 3), (21, 3), (9, 400)])
+def test_small_planes_are_solved_together(C, K, memory_format):
+    """Eight of 8x8 at once, what is left over, and one by one where so many states would leave the cache."""
+    chosen = STEPS | {"K": K, "dt": 0.01, "previous_is_input": True}
+    compare(sample(3, C, 8, 8), [0.1] * 4, "tanh", chosen, memory_format)
+
+
+@needs_native
+@pytest.mark.parametrize("memory_format", FORMATS, ids=("NCHW", "channels_last"))
 @pytest.mark.parametrize("D", [None, (1.0, 0.5)], ids=("learned", "constant"))
 def test_channels_that_do_not_stay_in_cache_together_go_part_by_part(memory_format, D):
     """A part holds a million numbers: here of 25 channels in NCHW, of 16 in channels_last."""

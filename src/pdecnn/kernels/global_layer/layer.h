@@ -11,29 +11,38 @@ namespace global_training {
 
 using depthwise_norm::Plane;
 using depthwise_norm::PlaneNorms;
+using depthwise_norm::Planes;
 
-// The steps of planes: whole where their scratch stays in cache, else row by row.
+// The steps of some planes: whole where their scratch stays in cache, else one row by row.
 class Solver {
  public:
   Solver(const Layer& layer, int64_t boundary, bool adjoint)
-      : problem_(sizes(layer, boundary)), planes_(problem_, kStorage<float>, 1), adjoint_(adjoint),
-        more_((3 * layer.problem.maps + 2) * layer.problem.plane()) {}
+      : Solver(layer, boundary, adjoint, depthwise_norm::together(layer.problem)) {}
 
-  bool is_whole() const { return planes_.fits(adjoint_, adjoint_ ? more_ : 0); }
+  int64_t together() const { return together_; }  // planes
+  bool is_whole() const { return is_whole_; }
   int64_t numbers() const {
     return is_whole() ? planes_.numbers(adjoint_)
                       : int64_t(March<float>(problem_, kStorage<float>, false).bytes() / sizeof(float));
   }
   const PDECNN_NS::Problem& problem() const { return problem_; }
+  // Where there are fewer planes than can be solved together, the last one is solved several times.
   template <class Call>
-  void solve(const Call& call, float* scratch) const {
+  void solve(const Call& call, int64_t many, float* scratch) const {
     Group g;
-    g.n[0] = g.c[0] = 0;
+    for (int64_t i = 0; i < together_; ++i) g.n[i] = min(i, many - 1), g.c[i] = 0;
     if (is_whole()) planes_.solve(call, g, scratch);
     else March<float>(call.problem, kStorage<float>, adjoint_).solve(call, 0, reinterpret_cast<char*>(scratch));
   }
 
  private:
+  Solver(const Layer& layer, int64_t boundary, bool adjoint, int64_t wanted)
+      : problem_(sizes(layer, boundary)), adjoint_(adjoint), together_(fits(layer, wanted) ? wanted : 1),
+        is_whole_(fits(layer, together_)), planes_(problem_, kStorage<float>, together_) {}
+  bool fits(const Layer& layer, int64_t planes) const {
+    const int64_t beside = (3 * layer.problem.maps + 2) * layer.problem.plane() * planes;
+    return PlaneSolver<float>(problem_, kStorage<float>, planes).fits(adjoint_, adjoint_ ? beside : 0);
+  }
   static PDECNN_NS::Problem sizes(const Layer& layer, int64_t boundary) {
     PDECNN_NS::Problem s{};
     s.N = s.C = s.D = 1, s.H = layer.problem.H, s.W = layer.problem.W, s.K = layer.K, s.boundary = boundary;
@@ -41,71 +50,88 @@ class Solver {
     return s;
   }
   const PDECNN_NS::Problem problem_;
-  const PlaneSolver<float> planes_;
   const bool adjoint_;
-  const int64_t more_;
+  const int64_t together_;
+  const bool is_whole_;
+  const PlaneSolver<float> planes_;
 };
 
-// A thread's work on one plane at a time: its coefficients and their gradients, which never leave the cache, and its solver.
+// A thread's work on some planes at a time: their coefficients, which never leave the cache, and their solver.
 class PlaneSteps {
  public:
   static int64_t numbers(const Layer& layer, const Solver& solver) {
-    return planes(layer.problem) * PlaneNorms::size(layer.problem) + solver.numbers();
+    return solver.together() * of_plane(layer.problem) + solver.numbers();
   }
-  static int64_t planes(const depthwise_norm::Problem& p) { return p.maps + 1; }
   static int64_t gradients(const depthwise_norm::Problem& p) { return p.maps + 1; }  // of the coefficients, and of the state
 
-  PlaneSteps(const Layer& layer, const Solver& solver, const Plane& plane, float* scratch)
-      : layer_(layer), p_(layer.problem), solver_(solver), plane_(plane), scratch_(scratch),
+  PlaneSteps(const Layer& layer, const Solver& solver, const Planes& planes, float* scratch)
+      : layer_(layer), p_(layer.problem), solver_(solver), planes_(planes), scratch_(scratch),
         constants_{float(layer.D_x), float(layer.D_y)} {}
 
-  float* coefficient(int64_t m) const { return scratch_ + m * PlaneNorms::size(p_); }
-  const float* input() const { return plane_.in[layer_.x == nullptr ? 0 : 1]; }  // the layer's, which may be the state
+  // Coefficient m of plane i; the last of a plane is spare.
+  static float* coefficient(const depthwise_norm::Problem& p, float* scratch, int64_t i, int64_t m) {
+    return scratch + i * of_plane(p) + m * PlaneNorms::size(p);
+  }
+  // The layer's input, which may be the state.
+  static const float* input(const Layer& layer, const Plane& plane) { return plane.in[layer.x == nullptr ? 0 : 1]; }
 
   // The steps with the coefficients; tanh is applied to them first where it is their activation.
-  void solve(float* out) const {
+  void solve() const {
     finish_coefficients();
-    solver_.solve(PDECNN_NS::ForwardCall{problem(), map(out)}, solver_scratch());
+    solver_.solve(PDECNN_NS::ForwardCall{problem(), beside(planes_.first.out[0])}, planes_.many, solver_scratch());
   }
-  // Leaves the gradients of the coefficients and of the state in `to`, and that of the input, where it is another, in grad_x.
-  void solve_back(const float* grad_out, float* to, float* grad_x) const {
+  // Leaves the gradients of the coefficients and of the state in `to`, those of the next plane `next` further on, and that of
+  // the input, where it is another, in grad_x.
+  void solve_back(const float* grad_out, float* to, int64_t next, float* grad_x) const {
     finish_coefficients();
-    auto gradient = [&](int64_t m) { return to + m * PlaneNorms::size(p_); };
-    float *grad_h = gradient(p_.maps), *more = coefficient(p_.maps);
+    const int64_t size = PlaneNorms::size(p_), maps = p_.maps;
     const bool is_other = layer_.x != nullptr, both = layer_.has_source && layer_.previous_is_input;
-    const Gradient none{map(nullptr), nullptr};
-    auto into = [&](bool wanted, float* plane) { return wanted ? Gradient{map(plane), nullptr} : none; };
-    auto of = [&](int64_t m) { return into(m < p_.maps, gradient(m)); };
-    solver_.solve(PDECNN_NS::BackwardCall{problem(), map(grad_out), into(true, grad_h),
-                                          into(layer_.previous_is_input, both ? more : grad_x), of(0), of(1), none, of(2),
-                                          of(3), none, into(layer_.has_source, is_other ? grad_x : more)},
-                  solver_scratch());
-    for (int64_t m = 0; m < p_.maps && p_.act == kTanh; ++m) undo_tanh(gradient(m), coefficient(m), p_.plane());
-    if (layer_.has_source && (!is_other || both)) add(is_other ? grad_x : grad_h, more, p_.plane());
+    const Map none = map(nullptr, 0), more = own(maps), x = is_other ? beside(grad_x) : more;
+    auto gradient = [&](int64_t m) { return map(to + m * size, next); };
+    auto into = [&](bool wanted, const Map& map) { return Gradient{wanted ? map : none, nullptr}; };
+    auto of = [&](int64_t m) { return into(m < maps, gradient(m)); };
+    const Gradient nothing = into(false, none);
+    solver_.solve(PDECNN_NS::BackwardCall{problem(), beside(grad_out), into(true, gradient(maps)),
+                                          into(layer_.previous_is_input, both ? more : beside(grad_x)), of(0), of(1), nothing,
+                                          of(2), of(3), nothing, into(layer_.has_source, x)},
+                  planes_.many, solver_scratch());
+    for (int64_t i = 0; i < planes_.many; ++i) {
+      float* mine = to + i * next;
+      for (int64_t m = 0; m < maps && p_.act == kTanh; ++m)
+        undo_tanh(mine + m * size, coefficient(p_, scratch_, i, m), p_.plane());
+      if (layer_.has_source && (!is_other || both))
+        add(is_other ? grad_x + i * planes_.stride : mine + maps * size, coefficient(p_, scratch_, i, maps), p_.plane());
+    }
   }
 
  private:
+  static int64_t of_plane(const depthwise_norm::Problem& p) { return (p.maps + 1) * PlaneNorms::size(p); }
   void finish_coefficients() const {
-    for (int64_t m = 0; m < p_.maps && p_.act == kTanh; ++m) apply_tanh(coefficient(m), p_.plane());
+    for (int64_t i = 0; i < planes_.many && p_.act == kTanh; ++i)
+      for (int64_t m = 0; m < p_.maps; ++m) apply_tanh(coefficient(p_, scratch_, i, m), p_.plane());
   }
-  float* solver_scratch() const { return scratch_ + planes(p_) * PlaneNorms::size(p_); }
-  Map map(const float* plane) const { return {const_cast<float*>(plane), 0, 0, p_.W, 1}; }
+  float* solver_scratch() const { return scratch_ + solver_.together() * of_plane(p_); }
+  // The map whose planes are `next` apart; those that lie beside each other in memory; and those of the scratch.
+  Map map(const float* first, int64_t next) const { return {const_cast<float*>(first), next, 0, p_.W, 1}; }
+  Map beside(const float* first) const { return map(first, planes_.stride); }
+  Map own(int64_t m) const { return map(coefficient(p_, scratch_, 0, m), of_plane(p_)); }
   Map diffusivity(int64_t m, const float& constant) const {
-    return m < p_.maps ? map(coefficient(m)) : Map{const_cast<float*>(&constant), 0, 0, 0, 0};
+    return m < p_.maps ? own(m) : Map{const_cast<float*>(&constant), 0, 0, 0, 0};
   }
   PDECNN_NS::Problem problem() const {
+    const float* x = input(layer_, planes_.first);
     PDECNN_NS::Problem s = solver_.problem();
-    s.h = map(plane_.in[0]), s.h_prev = map(layer_.previous_is_input ? input() : nullptr);
-    s.u = map(coefficient(0)), s.v = map(coefficient(1));
+    s.h = beside(planes_.first.in[0]), s.h_prev = beside(layer_.previous_is_input ? x : nullptr);
+    s.u = own(0), s.v = own(1);
     s.D_x = diffusivity(2, constants_[0]), s.D_y = diffusivity(3, constants_[1]);
-    s.f = map(layer_.has_source ? input() : nullptr);
+    s.f = beside(layer_.has_source ? x : nullptr);
     return s;
   }
 
   const Layer& layer_;
   const depthwise_norm::Problem& p_;
   const Solver& solver_;
-  const Plane& plane_;
+  const Planes& planes_;
   float* scratch_;
   const float constants_[2];
 };
@@ -116,19 +142,21 @@ inline bool trains(const Layer& layer, const Solver& solver) {
   return (p.maps == 2 || p.maps == 4) && (p.side == 3 || p.side == 5) && solver.is_whole();
 }
 
-// Makes the coefficients of every plane by `make(norms, m, to)`, solves it, and calls `finish(plane, x)`.
+// Makes the coefficients of every plane by `make(plane, norms, m, to)`, solves it, and calls `finish(plane, x)`.
 template <class Make, class Finish>
 Status advance(const Layer& layer, const Solver& solver, float* out, int64_t grain, const Make& make, const Finish& finish) {
   const depthwise_norm::Problem& p = layer.problem;
   const int64_t own = PlaneNorms::numbers(p), numbers = own + PlaneSteps::numbers(layer, solver);
-  auto solve = [&](const Plane& plane, float* scratch) {
-    const PlaneNorms norms(p, plane, scratch);
-    const PlaneSteps steps(layer, solver, plane, scratch + own);
-    for (int64_t m = 0; m < p.maps; ++m) make(plane, norms, m, steps.coefficient(m));
-    steps.solve(plane.out[0]);
-    finish(plane, steps.input());
+  auto solve = [&](const Planes& planes, float* scratch) {
+    for (int64_t i = 0; i < planes.many; ++i) {
+      const Plane plane = planes[i];
+      const PlaneNorms norms(p, plane, scratch);
+      for (int64_t m = 0; m < p.maps; ++m) make(plane, norms, m, PlaneSteps::coefficient(p, scratch + own, i, m));
+    }
+    PlaneSteps(layer, solver, planes, scratch + own).solve();
+    for (int64_t i = 0; i < planes.many; ++i) finish(planes[i], PlaneSteps::input(layer, planes[i]));
   };
-  return depthwise_norm::run(p, {{p.h, layer.x}, {out}}, numbers, solve, grain);
+  return depthwise_norm::run_groups(p, solver.together(), {{p.h, layer.x}, {out}}, numbers, solve, grain);
 }
 
 inline Status forward(const ForwardCall& call) {
@@ -148,22 +176,21 @@ inline Status backward(const BackwardCall& call) {
   const Solver solver(layer, kPeriodic, true);
   if (!trains(layer, solver)) return kBadArgument;
   const int64_t size = PlaneNorms::size(p);
-  auto make = [&](const Plane& plane, const PlaneNorms& norms, float* scratch, float* kept, const float** grad) {
-    const PlaneSteps steps(layer, solver, plane, scratch);
-    for (int64_t m = 0; m < p.maps; ++m) {
-      apply(norms.output(m), norms.values(m), steps.coefficient(m), p.plane());
-      grad[m] = kept + m * size;
-    }
-    steps.solve_back(plane.in[2], kept, plane.out[1]);
+  auto prepare = [&](int64_t i, const PlaneNorms& norms, float* scratch) {
+    for (int64_t m = 0; m < p.maps; ++m)
+      apply(norms.output(m), norms.values(m), PlaneSteps::coefficient(p, scratch, i, m), p.plane());
   };
-  auto again = [&](const Plane&, const float* kept, const float** grad) {
+  auto make = [&](const Planes& planes, float* scratch, float* kept, int64_t next) {
+    PlaneSteps(layer, solver, planes, scratch).solve_back(planes.first.in[2], kept, next, planes.first.out[1]);
+  };
+  auto of = [&](const Plane&, const float* kept, const float** grad) {
     for (int64_t m = 0; m < p.maps; ++m) grad[m] = kept + m * size;
     return kept + p.maps * size;
   };
   const depthwise_norm::Maps first{{p.h, layer.x, call.grad}, {nullptr, layer.x == nullptr ? nullptr : call.grad_x}};
-  return depthwise_norm::backward(p, first, {{p.h}, {call.grad_h}}, PlaneSteps::numbers(layer, solver),
+  return depthwise_norm::backward(p, solver.together(), first, {{p.h}, {call.grad_h}}, PlaneSteps::numbers(layer, solver),
                                   PlaneSteps::gradients(p), {call.mean, call.var},
-                                  {call.grad_weight, call.grad_gamma, call.grad_beta}, make, again);
+                                  {call.grad_weight, call.grad_gamma, call.grad_beta}, prepare, make, of);
 }
 
 inline Status infer(const InferenceCall& call) {

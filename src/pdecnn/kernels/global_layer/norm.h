@@ -20,12 +20,14 @@ class PlaneNorms {
  public:
   // A plane and room for the last vector.
   static int64_t size(const Problem& p) { return round_up(p.plane(), 16) + 16; }
-  static int64_t numbers(const Problem& p) { return (p.side > 1 ? (1 + p.maps) * frame_size(p) : 0) + p.maps * size(p); }
+  // Of scratch for so many planes, which share all but their values.
+  static int64_t numbers(const Problem& p, int64_t planes = 1) { return frames(p) + planes * p.maps * size(p); }
 
-  PlaneNorms(const Problem& p, const Plane& plane, float* scratch)
+  // Plane i of those that share the scratch. `is_read`: its values are there, and no stencil is to be applied again.
+  PlaneNorms(const Problem& p, const Plane& plane, float* scratch, int64_t i = 0, bool is_read = false)
       : p_(p), c_(plane.c), next_(plane.next), n_(p.plane()), h_(plane.in[0]), scratch_(scratch),
-        values_(scratch + numbers(p) - p.maps * size(p)), frame_(frame(0)) {
-    if (p.side > 1) frame_.fill(h_);
+        values_(scratch + frames(p) + i * p.maps * size(p)), frame_(frame(0)) {
+    if (p.side > 1 && !is_read) frame_.fill(h_);
   }
   float* values(int64_t m) const { return values_ + m * size(p_); }
 
@@ -110,6 +112,7 @@ class PlaneNorms {
  private:
   static constexpr int64_t kMostTaps = 25;
   static Frame<float> shape(const Problem& p) { return Frame<float>(p.H, p.W, p.side / 2, p.side / 2, kDirichlet); }
+  static int64_t frames(const Problem& p) { return p.side > 1 ? (1 + p.maps) * frame_size(p) : 0; }
   static int64_t frame_size(const Problem& p) { return round_up(shape(p).numbers(), 16); }
   Frame<float> frame(int64_t i) const { return shape(p_).in(scratch_ + i * frame_size(p_)); }
 
@@ -169,43 +172,51 @@ inline Status forward(const ForwardCall& call) {
 }
 
 // Two passes, for sums over the batch come before a norm can be passed, over blocks of channels that stay in cache from one
-// to the other. The first asks `gradients(plane, norms, scratch, kept, grad)` for those of a plane's maps; the second asks
-// `again(plane, kept, grad)`, which answers with a plane that is added to the gradient of the state, or null. `keeps` planes
-// of memory at `kept` are what it knows from the first.
-template <class Make, class Again>
-Status backward(const Problem& p, const Maps& first, const Maps& second, int64_t numbers, int64_t keeps, const Moments& moments,
-                const Gradients& to, const Make& gradients, const Again& again) {
+// to the other. The first calls `prepare(i, norms, scratch)` for each plane of a group, then `gradients(planes, scratch, kept,
+// next)`, which leaves what the second is to know in `keeps` planes of memory at `kept`, those of the next plane `next` further
+// on. Either asks `of(plane, kept, grad)` for the gradients of a plane's maps, which answers with a plane that is added to that
+// of the state, or null.
+template <class Prepare, class Make, class Of>
+Status backward(const Problem& p, int64_t together, const Maps& first, const Maps& second, int64_t numbers, int64_t keeps,
+                const Moments& moments, const Gradients& to, const Prepare& prepare, const Make& gradients, const Of& of) {
   constexpr int64_t kCached = 1 << 20;
-  const int64_t taps = p.side * p.side, own = PlaneNorms::numbers(p), kept = keeps * PlaneNorms::size(p);
+  const int64_t taps = p.side * p.side, own = PlaneNorms::numbers(p, together), kept = keeps * PlaneNorms::size(p);
   const Tasks tasks(p);
   const int64_t of_block = tasks.channels * p.N * max(kept, p.plane());
   Blocks part{0, max<int64_t>(1, min(tasks.blocks, kCached / max<int64_t>(1, of_block)))};
   const BatchSums norm_sums(p, p.maps * 2), tap_sums(p, p.maps * taps);
   const AlignedMemory memory(size_t(kept > 0 ? part.many * of_block : 0) * sizeof(float));
   if (!norm_sums.ok() || !tap_sums.ok() || !memory.ok()) return kOutOfMemory;
-  auto of = [&](const Plane& plane) {
+  auto place = [&](const Plane& plane) {
     return reinterpret_cast<float*>(memory.data()) + ((plane.c - part.first * tasks.channels) * p.N + plane.n) * kept;
   };
   auto read = [&](const PlaneNorms& norms) {
     for (int64_t m = 0; m < p.maps; ++m) norms.apply_normalised(m, moments, [](const auto& v) { return v; }, norms.values(m));
   };
-  auto sum = [&](const Plane& plane, float* scratch) {
-    const PlaneNorms norms(p, plane, scratch);
-    const float* grad[4];
-    read(norms);
-    gradients(plane, norms, scratch + own, of(plane), grad);
-    norms.add_norm_gradient(grad, norm_sums.of(plane));
+  auto sum = [&](const Planes& planes, float* scratch) {
+    for (int64_t i = 0; i < planes.many; ++i) {
+      const PlaneNorms norms(p, planes[i], scratch, i);
+      read(norms);
+      prepare(i, norms, scratch + own);
+    }
+    gradients(planes, scratch + own, place(planes.first), p.N * kept);
+    for (int64_t i = 0; i < planes.many; ++i) {
+      const Plane plane = planes[i];
+      const float* grad[4];
+      of(plane, place(plane), grad);
+      PlaneNorms(p, plane, scratch, i, true).add_norm_gradient(grad, norm_sums.of(plane));
+    }
   };
   auto propagate = [&](const Plane& plane, float* scratch) {
     const PlaneNorms norms(p, plane, scratch);
     const float* grad[4];
     read(norms);
-    const float* more = again(plane, of(plane), grad);
+    const float* more = of(plane, place(plane), grad);
     norms.propagate(moments.var, to, grad, more, plane.out[0], tap_sums.of(plane));
   };
   Status status = kOk;
   for (; part.first < tasks.blocks && status == kOk; part.first += part.many) {
-    status = run(p, first, own + numbers, sum, 1, part);
+    status = run_groups(p, together, first, own + numbers, sum, 1, part);
     const int64_t c = part.first * tasks.channels, end = min(p.C, c + part.many * tasks.channels);
     for (int64_t m = 0; m < p.maps; ++m)
       for (int64_t i = c; i < end; ++i) {
@@ -223,13 +234,14 @@ inline Status backward(const BackwardCall& call) {
   const float* const* g = call.grad;
   const Maps first{{call.problem.h, g[0], g[1], g[2], g[3]}, {}},
       second{{call.problem.h, g[0], g[1], g[2], g[3]}, {call.grad_h}};
-  auto again = [](const Plane& plane, float*, const float** grad) -> const float* {
+  auto of = [](const Plane& plane, float*, const float** grad) -> const float* {
     for (int m = 0; m < 4; ++m) grad[m] = plane.in[1 + m];
     return nullptr;
   };
-  auto make = [&](const Plane& plane, const PlaneNorms&, float*, float* kept, const float** grad) { again(plane, kept, grad); };
-  return backward(call.problem, first, second, 0, 0, {call.mean, call.var}, {call.grad_weight, call.grad_gamma, call.grad_beta},
-                  make, again);
+  auto prepare = [](int64_t, const PlaneNorms&, float*) {};
+  auto make = [](const Planes&, float*, float*, int64_t) {};
+  return backward(call.problem, 1, first, second, 0, 0, {call.mean, call.var},
+                  {call.grad_weight, call.grad_gamma, call.grad_beta}, prepare, make, of);
 }
 
 }  // namespace depthwise_norm

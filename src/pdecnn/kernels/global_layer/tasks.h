@@ -6,11 +6,17 @@
 namespace PDECNN_NS {
 namespace depthwise_norm {
 
-// A task is a channel of some samples, or a block of channels that lie side by side. The cut depends on the shape alone.
+// How many planes are solved together: small ones share what a group costs, and the lanes of a vector.
+inline int64_t together(const Problem& p) {
+  constexpr int64_t kNumbers = 512;
+  return max<int64_t>(1, min(min(p.C, kBlock), kNumbers / max<int64_t>(1, p.plane())));
+}
+
+// A task is a channel of some samples, or some small ones, or a block that lie side by side. The cut depends on the shape alone.
 struct Tasks {
   int64_t channels, blocks, samples, chunks;
 
-  explicit Tasks(const Problem& p) : channels(p.interleaved ? min(kBlock, p.C) : 1) {
+  explicit Tasks(const Problem& p) : channels(p.interleaved ? min(kBlock, p.C) : together(p)) {
     constexpr int64_t kNumbers = 16384;
     blocks = (p.C + channels - 1) / channels;
     samples = max<int64_t>(1, min(p.N, kNumbers / (p.plane() * channels)));
@@ -39,10 +45,25 @@ struct Plane : Maps {
   int64_t next;
 };
 
-// Calls f(plane, scratch) for every plane of some blocks, with `numbers` of scratch, and at least `grain` tasks on a thread.
-// Where channels lie side by side, those of a task are transposed into planes before, and back after.
+// Some planes of a sample, of channels one after another, at a distance of `stride`.
+struct Planes {
+  Plane first;
+  int64_t many, stride;
+
+  Plane operator[](int64_t i) const {
+    Plane plane = first;
+    plane.c += i, plane.place += i;
+    for (auto& map : plane.in) map += map == nullptr ? 0 : i * stride;
+    for (auto& map : plane.out) map += map == nullptr ? 0 : i * stride;
+    return plane;
+  }
+};
+
+// Calls f(planes, scratch) for all planes of some blocks, at most `together` at once, with `numbers` of scratch, and at least
+// `grain` tasks on a thread. Where channels lie side by side, those of a task are transposed into planes before, and back after.
 template <class F>
-Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1, const Blocks& part = {}) {
+Status run_groups(const Problem& p, int64_t together, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1,
+                  const Blocks& part = {}) {
   const bool is_covered = (p.side == 1 || p.side == 3 || p.side == 5) && (p.maps == 2 || p.maps == 4 || p.side * p.maps == 1);
   if (!is_covered) return kBadArgument;
   const Tasks tasks(p);
@@ -70,19 +91,19 @@ Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int6
           if (p.interleaved && maps.in[i] != nullptr) transpose(maps.in[i] + at, p.C, next - slot, stride, p.plane(), channels);
         }
         for (int i = 0; i < 4; ++i) plane.out[i] = place(maps.out[i]);
-        const Plane start = plane;
-        for (int64_t i = 0; i < channels; ++i) {
-          f(plane, scratch);
-          ++plane.c, ++plane.place;
-          for (auto& map : plane.in) map += map == nullptr ? 0 : stride;
-          for (auto& map : plane.out) map += map == nullptr ? 0 : stride;
-        }
+        const Planes all{plane, channels, stride};
+        for (int64_t i = 0; i < channels; i += together) f(Planes{all[i], min(together, channels - i), stride}, scratch);
         for (int i = 0; i < 4; ++i)
           if (p.interleaved && maps.out[i] != nullptr)
-            transpose(start.out[i], stride, maps.out[i] + at, p.C, channels, p.plane());
+            transpose(plane.out[i], stride, maps.out[i] + at, p.C, channels, p.plane());
       }
     }
   });
+}
+// The same plane by plane: f(plane, scratch).
+template <class F>
+Status run(const Problem& p, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1, const Blocks& part = {}) {
+  return run_groups(p, 1, maps, numbers, [&](const Planes& planes, float* scratch) { f(planes.first, scratch); }, grain, part);
 }
 
 // Sums over the batch: every task keeps `many` for each of its channels, and they are added up in one order.
