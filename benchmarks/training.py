@@ -6,6 +6,7 @@
     loop        the time that `fit` adds to a bare step, and the share of data
     allocator   a step with freed memory kept, against the C library's own habit
     steps       ResNet-32 against ResNet-32-Global (K = 5): memory formats, with and without the compiler
+    in_place    activations that overwrite what a norm or a sum left, as autograd allows, in both nets
     depthwise   EfficientNet-lite0 at 128 pixels: torch's depth-wise kernel against ours
     epoch       an epoch of the tiny ResNet-Global on 50,000 images of CIFAR's size, by its recipe
 
@@ -179,6 +180,29 @@ def steps(threads: int, rounds: int) -> dict[str, Any]:
     return {"batch": 64, "seconds": seconds, "ratios": ratios, "goal": 3.0}
 
 
+def in_place(threads: int, rounds: int) -> dict[str, Any]:
+    """Steps in channels_last with activations in place and not; the gradients are compared first."""
+    x, way = torch.randn(64, 3, 32, 32), Way(True, "torch", False)
+    nets: dict[tuple[str, str], nn.Module] = {}
+    for name in PAIR:
+        nets[name, "beside"] = timm.create_model(name)
+        nets[name, "in place"] = twin = copy.deepcopy(nets[name, "beside"])
+        for module in twin.modules():
+            if isinstance(module, nn.ReLU):
+                module.inplace = True
+        gradients = []
+        for net in (nets[name, "beside"], twin):
+            copied = copy.deepcopy(net).train()
+            copied(x).square().mean().backward()
+            gradients.append([p.grad for p in copied.parameters()])
+        if not all(map(torch.equal, *gradients)):  # type: ignore[arg-type]
+            raise SystemExit(f"{name}: gradients in place are others")
+    timings = latency.measure({key: step_of(net, x, way) for key, net in nets.items()}, rounds=rounds, warmup=2)
+    seconds = {name: {word: timings[name, word].to_dict() for word in ("beside", "in place")} for name in PAIR}
+    gain = {name: timings[name, "in place"].speedup(timings[name, "beside"]).to_dict() for name in PAIR}
+    return {"batch": 64, "seconds": seconds, "gain": gain}
+
+
 def depthwise(threads: int, rounds: int) -> dict[str, Any]:
     """EfficientNet-lite0, most of whose training is torch's depth-wise backward pass."""
     x, name = torch.randn(32, 3, 128, 128), "tf_efficientnet_lite0"
@@ -209,7 +233,7 @@ def epoch(threads: int, rounds: int) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[int, int], dict[str, Any]]] = {
-    part.__name__: part for part in (loop, allocator, steps, depthwise, epoch)
+    part.__name__: part for part in (loop, allocator, steps, in_place, depthwise, epoch)
 }
 
 

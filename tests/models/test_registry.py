@@ -243,9 +243,11 @@ def test_auxiliary_head_gives_a_second_output_in_training():
 def check_compile_and_export(name, backend):
     model, x = copy.deepcopy(fresh(name)), images(name)
     expected = model(x).detach()  # with gradients a layer runs part by part, as it does in a graph
+    # untrained nets may answer with hundreds, and a graph may add in another order
+    near = {"rtol": 1.3e-6, "atol": 1e-5 * max(1.0, float(expected.abs().max()))}
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(model, backend=backend, fullgraph=True)(x), expected)
-        torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), expected)
+        torch.testing.assert_close(torch.compile(model, backend=backend, fullgraph=True)(x), expected, **near)
+        torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), expected, **near)
     torch.compiler.reset()
 
 
