@@ -6,7 +6,7 @@
 
 Results are merged by pair into benchmarks/results/savings.json. Inference is timed on what
 `pdecnn.optimize_for_inference` returns, a training step is forward, cross-entropy, backward and SGD with momentum.
-Either way each network runs in the memory format that is faster for it.
+Either way each network runs in the memory format that is faster for it, and freed memory is kept, as by `pdecnn train`.
 """
 
 import json
@@ -24,6 +24,7 @@ from torch import nn
 
 import pdecnn
 from pdecnn.analysis import latency
+from pdecnn.training import keep_memory
 
 RESULTS = Path(__file__).parent / "results" / "savings.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "savings.png"
@@ -178,6 +179,7 @@ def run(
     if unknown:
         raise typer.BadParameter(f"no pair named {unknown[0]!r}; there are {', '.join(PAIRS)}.", param_hint="NAMES")
     results = json.loads(output.read_text()) if output.exists() else {}
+    keep_memory()
     torch.manual_seed(0)
     for name in chosen:
         pair = PAIRS[name]
