@@ -187,9 +187,10 @@ def in_place(threads: int, rounds: int) -> dict[str, Any]:
     for name in PAIR:
         nets[name, "beside"] = timm.create_model(name)
         nets[name, "in place"] = twin = copy.deepcopy(nets[name, "beside"])
-        for module in twin.modules():
-            if isinstance(module, nn.ReLU):
-                module.inplace = True
+        for word in ("beside", "in place"):
+            for module in nets[name, word].modules():
+                if isinstance(module, nn.ReLU):
+                    module.inplace = word == "in place"
         gradients = []
         for net in (nets[name, "beside"], twin):
             copied = copy.deepcopy(net).train()

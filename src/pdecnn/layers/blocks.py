@@ -10,18 +10,6 @@ from torch import Tensor, nn
 LayerFactory = Callable[..., nn.Module]
 
 
-def in_place(act: nn.Module) -> nn.Module:
-    """The activation, made to overwrite its input if it can: for what a batch norm or a sum left, which nobody reads.
-
-    Example:
-        >>> in_place(nn.ReLU()), in_place(nn.Tanh())
-        (ReLU(inplace=True), Tanh())
-    """
-    if hasattr(act, "inplace"):
-        act.inplace = True  # type: ignore[assignment]
-    return act
-
-
 class BasicBlock(nn.Module):
     """The post-activation residual block `act(BN(conv(act(BN(conv(x))))) + shortcut(x))` with 3x3 convolutions.
 
@@ -51,11 +39,11 @@ class BasicBlock(nn.Module):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False, **dd)
         self.bn1 = norm_layer(out_channels, **dd)
-        self.act1 = in_place(act_layer()) if isinstance(self.bn1, nn.BatchNorm2d) else act_layer()
+        self.act1 = act_layer()
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False, **dd)
         self.bn2 = norm_layer(out_channels, **dd)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-        self.act2 = in_place(act_layer())
+        self.act2 = act_layer()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             conv = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False, **dd)
@@ -103,7 +91,7 @@ class ResidualChain(nn.Module):
             if separable:
                 layers.append(nn.Conv2d(channels, channels, 1, bias=False, **dd))
             layers += [norm_layer(channels, **dd), act_layer()]
-        self.act = in_place(layers.pop())
+        self.act = layers.pop()
         self.body = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:

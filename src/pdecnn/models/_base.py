@@ -13,7 +13,7 @@ from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint as timm_checkpoint
 from torch import Tensor, nn
 
-from pdecnn.layers.blocks import LayerFactory, in_place
+from pdecnn.layers.blocks import LayerFactory
 from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.layers.steps import set_steps
 
@@ -159,7 +159,7 @@ def conv_norm_act(
         "bn": norm_layer(out_channels, **dd),
     }
     if act_layer is not None:
-        layers["act"] = in_place(act_layer()) if isinstance(layers["bn"], nn.BatchNorm2d) else act_layer()
+        layers["act"] = act_layer()
     return nn.Sequential(OrderedDict(layers))
 
 
