@@ -3,7 +3,7 @@
     pip install torch-pruning
     python benchmarks/frontier.py train --data data              # Fashion-MNIST: the test set, and held-out images
     python benchmarks/frontier.py train --of cifar10 --data data
-    python benchmarks/frontier.py int8 --data data               # the teachers in 8 bits
+    python benchmarks/frontier.py int8 --data data               # the teacher in 8 bits; a student by its --net
     python benchmarks/frontier.py time                           # on a quiet machine; again with --of cifar10
     python benchmarks/frontier.py show
 
@@ -44,6 +44,7 @@ from pdecnn.condensation.example import PRESET, TEACHER
 from pdecnn.condensation.latency import served
 from pdecnn.shared.files import write_atomic
 from pdecnn.training import evaluate, keep_memory, load_dataset
+from pdecnn.training.checkpoint import load_checkpoint
 from pdecnn.training.data import Dataset, Images
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter
@@ -52,7 +53,7 @@ from pdecnn.training.seeding import seed_everything
 EPOCHS = 10
 RUNTIMES = ("optimized", "onnx", "onnx-fused")
 BATCHES = (1, 64)
-INT8 = "teacher, 8 bits"
+INT8 = ", 8 bits"  # after the name of a network
 KINDS = ("group-norm", "magnitude", "taylor")  # of importance, in Torch-Pruning
 
 app = typer.Typer(add_completion=False)
@@ -261,14 +262,22 @@ def train(
 
 
 @app.command()
-def int8(of: Of = "fashion", data: Data = None) -> None:
-    """The teacher itself in 8 bits, calibrated on training images: nothing is trained."""
+def int8(
+    of: Of = "fashion",
+    data: Data = None,
+    net: Annotated[str, typer.Option(help="A net that `train` left in --keep; the teacher by default.")] = "teacher",
+    keep: Annotated[Path, typer.Option(help="Where `train` kept its runs.")] = Path("runs/frontier"),
+) -> None:
+    """A network in 8 bits, calibrated on training images: nothing is trained."""
     setting = SETTINGS[of]
-    teacher, found = setting.load(), setting.read()
+    model, found = setting.load(), setting.read()
     images, sets = setting.data(data)
-    batches = [x for x, _ in (b for b, _ in zip(in_memory(images, 64, 0).plain or (), range(2), strict=False))]
+    loaders = in_memory(images, 64, 0)
+    if net != "teacher":
+        model = load_checkpoint(keep / of / f"{net}, 0" / "last", model=NETS[net](model, loaders, 0)).model.eval()
+    batches = [x for x, _ in (b for b, _ in zip(loaders.plain or (), range(2), strict=False))]
     with TemporaryDirectory() as folder:
-        report = pdecnn.export(teacher, Path(folder) / "teacher.onnx", batches[0][:1], int8=batches)
+        report = pdecnn.export(model, Path(folder) / "net.onnx", batches[0][:1], int8=batches)
         session = import_module("onnxruntime").InferenceSession(str(report.path))
         name = session.get_inputs()[0].name
 
@@ -277,10 +286,10 @@ def int8(of: Of = "fashion", data: Data = None) -> None:
             return 100 * right / sum(len(y) for _, y in part)
 
         row = {part: accuracy(batches) for part, batches in sets.items()}
-    params = sum(p.numel() for p in teacher.parameters())
-    found["nets"].setdefault(INT8, {}).update({"seeds": {"0": row}, "params": params})
+    params = sum(p.numel() for p in model.parameters())
+    found["nets"].setdefault(net + INT8, {}).update({"seeds": {"0": row}, "params": params})
     setting.write(found)
-    typer.echo(f"{INT8}: {row}")
+    typer.echo(f"{net}{INT8}: {row}")
 
 
 @app.command("time")
@@ -302,7 +311,8 @@ def time_them(of: Of = "fashion", rounds: int = 25, max_seconds: float = 60.0) -
             x = torch.randn(batch, *setting.shape, generator=torch.Generator().manual_seed(0))
             with served({name: net.eval() for name, net in nets.items()}, x, runtime, 1, None) as calls:
                 plain = runtime == "onnx"
-                eight: Any = served({INT8: teacher}, x, "onnx-int8", 1, None) if plain else nullcontext({})
+                small = {n: nets[n.removesuffix(INT8)] for n in found["nets"] if n.endswith(INT8)}
+                eight: Any = served(small, x, "onnx-int8", 1, None) if plain and small else nullcontext({})
                 with eight as more:
                     timings = measure({**calls, **more}, rounds=rounds, max_seconds=max_seconds)
             for name, timing in timings.items():

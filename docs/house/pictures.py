@@ -69,7 +69,7 @@ def frontier_of(name: str, colours: dict[str, str]) -> Figure:
         points = {
             name: (net["times"][runtime]["1"]["ms"], results.seed_mean(net, "test"))
             for name, net in data["nets"].items()
-            if net.get("times") and net["seeds"]
+            if runtime in net.get("times", {}) and net["seeds"]
         }
         teacher = (data["teacher"]["times"][runtime]["1"]["ms"], data["teacher"]["test"])
         best = frontier_line([*points.values(), teacher])
