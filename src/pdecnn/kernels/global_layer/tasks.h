@@ -12,7 +12,8 @@ inline int64_t together(const Problem& p) {
   return max<int64_t>(1, min(min(p.C, kBlock), kNumbers / max<int64_t>(1, p.plane())));
 }
 
-// A task is a channel of some samples, or some small ones, or a block that lie side by side. The cut depends on the shape alone.
+// A task is a channel of some samples, or some small ones, or a block of those that lie side by side. The cut depends on the
+// shape alone.
 struct Tasks {
   int64_t channels, blocks, samples, chunks;
 
@@ -60,7 +61,8 @@ struct Planes {
 };
 
 // Calls f(planes, scratch) for all planes of some blocks, at most `together` at once, with `numbers` of scratch, and at least
-// `grain` tasks on a thread. Where channels lie side by side, those of a task are transposed into planes before, and back after.
+// `grain` tasks on a thread. Where channels lie side by side, those of a task are transposed into planes before, and back
+// after.
 template <class F>
 Status run_groups(const Problem& p, int64_t together, const Maps& maps, int64_t numbers, const F& f, int64_t grain = 1,
                   const Blocks& part = {}) {
