@@ -164,6 +164,21 @@ def test_the_plain_sentence_of_cifar10():
     assert of["pde K=1, 2 blocks"] - of["pde K=1, 2 blocks, 8 bits"] < 0.1
 
 
+def test_the_page_of_the_knob_has_its_figures():
+    page = (DOCS / "knob.md").read_text(encoding="utf-8")
+    data = results.read("knob")
+    seeds = data["seeds"].values()
+    assert len(seeds) == 3
+    knob, alone = ({K: mean(s[n or K]["test"][K] for s in seeds) for K in ("1", "2", "5", "10")} for n in ("knob", ""))
+    for K in knob:
+        ms = [f"{data['ms'][runtime][K]:.2f}" for runtime in ("onnx", "onnx-fused")]
+        assert " | ".join([f"| {K}", f"{knob[K]:.2f}", f"{alone[K]:.2f}", *ms]) in page
+        assert -0.45 < knob[K] - alone[K] < 0.05
+    assert all(max(0, knob[a] - knob[b]) < 0.05 for a, b in (("1", "2"), ("2", "5"), ("5", "10")))
+    assert all(abs(s["knob"]["test"][K] - s[K]["test"][K]) < 0.85 for s in seeds for K in knob)
+    assert all(s["1"]["test"]["10"] < 39.5 and s["10"]["test"]["1"] < 39.5 for s in seeds)
+
+
 @pytest.mark.slow
 def test_it_builds_without_a_warning(tmp_path):
     """Tutorials run, all links lead somewhere, nothing is loaded from elsewhere."""
