@@ -48,7 +48,7 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
     if kind == "maps":
         options["maps"] = True
     else:
-        options |= {"share": trial.suggest_categorical("share", (1, 4, 16)), "implicit": kind == "implicit"}
+        options |= {"share": trial.suggest_categorical("share", (1, 2, 4, 8)), "implicit": kind == "implicit"}
     return {"replacement": "pde", "K": trial.suggest_categorical("K", (1, 2, 3, 5)), "options": options}
 
 
