@@ -215,6 +215,7 @@ def served(
         for key, model in models.items():
             run, _ = make_runner(runtime, model.eval(), x, num_threads)
             calls[key] = partial(run, x)
+            calls[key]()  # what is compiled at the first call belongs to the preparation
             done()
         yield calls
 
