@@ -226,7 +226,7 @@ def train(
     of: Of = "fashion",
     data: Data = None,
     seeds: Annotated[str, typer.Option(help="Seeds, with commas.")] = "0,1,2",
-    only: Annotated[str, typer.Option(help="Nets whose names begin so.")] = "",
+    only: Annotated[str, typer.Option(help="A net, or all whose names begin so.")] = "",
     keep: Annotated[Path, typer.Option(help="Folder for what a stopped run goes on from.")] = Path("runs/frontier"),
 ) -> None:
     """Train every net that is missing, seed by seed."""
@@ -239,7 +239,7 @@ def train(
         guide: nn.Module = teacher
         if not setting.options.get("feature_weight", 1.0):
             guide = Remembered(teacher, torch.zeros(setting.batch_size, *setting.shape), keep / f"{of}-{seed}.npz")
-        for name in (n for n in setting.nets or NETS if n.startswith(only)):
+        for name in [only] if only in NETS else [n for n in setting.nets or NETS if n.startswith(only)]:
             rows = found["nets"].setdefault(name, {"seeds": {}})["seeds"]
             if str(seed) in rows:
                 continue
