@@ -1,4 +1,4 @@
-"""What `pdecnn distill` refuses before the first step."""
+"""What `pdecnn distill` refuses before the first step, and what it starts from."""
 
 import sys
 
@@ -42,3 +42,18 @@ def test_a_teacher_made_by_the_users_code_is_asked_for_by_its_own_option(tmp_pat
     assert "unless you name it: --teacher-model teacher_nets:make on the command line" in result.stderr
     assert result.stderr.splitlines()[-1].endswith("--teacher-model teacher_nets:make")
     assert " --model" not in result.stderr
+
+
+def test_a_student_starts_from_the_weights_of_another_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    torch.manual_seed(0)
+    net = timm.create_model("fashion_resnet32")
+    start = pdecnn.save(net, tmp_path / "start")
+    result = distill(
+        "--teacher", "fashion_resnet32.fashion_mini", "--init", start, "--output", tmp_path / "run", "--model",
+        "fashion_resnet32", "-o", "optimizer.lr=1e-12", "-o", "schedule.warmup_epochs=0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    after = pdecnn.load(tmp_path / "run")
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(after.get_parameter(name), p, atol=1e-8, rtol=1e-6, msg=name)

@@ -12,6 +12,7 @@ from pdecnn.cli.train import (
     Config,
     DataDir,
     Download,
+    Init,
     Model,
     OnNan,
     Output,
@@ -45,6 +46,7 @@ def command(
     download: Download = False,
     on_nan: OnNan = "stop",
     model: Model = None,
+    init: Init = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     threads: Threads = None,
@@ -63,4 +65,4 @@ def command(
         factory=teacher_model,
         option="--teacher-model",
     ).model
-    run_training(settings, folder, data_dir, resume, download, on_nan, model, threads, as_json, master, weights=weights)
+    run_training(settings, folder, data_dir, resume, download, on_nan, model, threads, as_json, master, init, weights)
