@@ -163,6 +163,7 @@ default_cfgs = generate_default_cfgs(
         "cifar_resnet_tiny.untrained": cifar_cfg(4),
         "cifar_resnet_tiny_global.untrained": cifar_cfg(4),
         **shipped("cifar_resnet32.cifar10", cifar_cfg(8)),
+        **shipped("cifar_resnet32_global.cifar10", cifar_cfg(4)),
         **shipped("cifar_resnet_tiny.cifar10", cifar_cfg(4)),
         **shipped("cifar_resnet_tiny_global.cifar10", cifar_cfg(4)),
     }
