@@ -350,6 +350,7 @@ def trained() -> str:
         data = run["dataset"].split(",")[0]
         recipe = run.get("recipe", {})
         limit, by = recipe.get("data", {}).get("train_limit"), recipe.get("optimizer", {}).get("name", "")
+        by += ", distilled" * bool(recipe.get("distill"))
         data += f", {limit:,} images" if limit else ""
         options = recipe.get("model", {}).get("kwargs", {})
         name = f"`{run['model']}`" + f" {', '.join(f'{k}={v}' for k, v in options.items())}" * bool(options)

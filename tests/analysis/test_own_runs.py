@@ -39,3 +39,11 @@ def test_the_null_of_our_smallest_net_stands_beside_it(tmp_path):
 
 def test_no_runs_have_no_mean():
     assert (OwnRuns().mean, OwnRuns().epochs) == (None, "")
+
+
+def test_a_run_with_a_teacher_says_so(tmp_path):
+    alone, taught = run_of(90.0, "sgd"), run_of(91.0, "sgd")
+    taught["recipe"]["distill"] = {"weight": 0.9}
+    (tmp_path / "runs.json").write_text(json.dumps([alone, taught]))
+    own = find_runs(read_results(tmp_path), "mnist_toy_global", "MNIST")
+    assert own.note() == "ours: 30 epochs, 1 seed, sgd, distilled; otherwise 90.00 %, 30 epochs, 1 seed, sgd"

@@ -53,3 +53,25 @@ def test_which_networks_a_lie_group_turns():
     assert symmetry_of(timm.create_model("cifar_hyperbolic_cp"))[2].label == "O(32)"
     for equation in ("eq3", "eq4", "eq5", "eq6", "eq7"):
         assert symmetry_of(timm.create_model(f"cifar_hyperbolic_{equation}"))[2].label == "signed permutations(32)"
+
+
+def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
+    runs = {}
+    for file in (ROOT / "results").glob("cifar10-*.json"):
+        found = json.loads(file.read_text())
+        for run in found if isinstance(found, list) else [found]:
+            runs[run["model"], run["epochs"], str(run["recipe"]["model"]["kwargs"])] = run["accuracy"]
+    null = "{'no_global': True}"
+    for model, epochs, kwargs in (
+        ("cifar_wrn_tiny_global", 10, "{}"),
+        ("cifar_wrn_tiny_global", 10, null),
+        ("cifar_resnet32_global", 24, "{}"),
+        ("cifar_resnet32_global", 36, "{}"),
+        ("cifar_resnet32_global", 8, "{}"),
+        ("cifar_resnet32_global", 8, null),
+    ):
+        length = "12 + 12" if epochs == 24 else epochs
+        assert f"| CIFAR-10 | {runs[model, epochs, kwargs]:.2f} %, {length} epochs, one seed |" in README
+    text, counts = (runs["cifar_resnet_tiny_global", 5, f"{{'reading': '{name}'}}"] for name in ("text", "counts"))
+    said = " ".join((ROOT / "docs/notation.md").read_text(encoding="utf-8").split())
+    assert f"has {text:.2f} % of the test images of CIFAR-10 in the reading of the text and {counts:.2f} %" in said

@@ -20,11 +20,12 @@ Found = Mapping[OwnKey, Mapping["Training", list[float]]]
 
 @dataclass(frozen=True)
 class Training:
-    """How a run was trained, as far as a table says it: epochs, the optimiser, and how many images where not all."""
+    """How a run was trained, as far as a table says it: epochs, optimiser, how many images where not all, a teacher."""
 
     epochs: int | None = None
     optimizer: str = ""
     images: int | None = None
+    distilled: bool = False
 
     @property
     def length(self) -> str:
@@ -64,11 +65,14 @@ class OwnRuns:
         Example:
             >>> OwnRuns((90.0, 91.0), Training(30, "kron")).describe()
             '30 epochs, 2 seeds, kron'
+            >>> OwnRuns((90.0,), Training(30, "kron", distilled=True)).describe()
+            '30 epochs, 1 seed, kron, distilled'
         """
         epochs, _, images = self.epochs.partition(" ")
         length = f"{epochs} epoch{'s' * (epochs != '1')} {images}".strip() if epochs else ""
         seeds = "1 seed" if len(self.accuracies) == 1 else f"{len(self.accuracies)} seeds"
-        return ", ".join(part for part in (length, seeds, self.training.optimizer) if part)
+        taught = "distilled" if self.training.distilled else ""
+        return ", ".join(part for part in (length, seeds, self.training.optimizer, taught) if part)
 
     def note(self) -> str:
         """What a table says under the mean: how these runs were trained, and what the others gave; empty without runs.
@@ -140,7 +144,8 @@ def _add(found: dict[OwnKey, dict[Training, list[float]]], run: Mapping[str, Any
     if not isinstance(kwargs.get("global_options") or {}, dict):
         raise FileError(f"{where}: global_options is {kwargs['global_options']!r:.80}, which cannot be.")
     trainings = found.setdefault(_key(run["model"], _dataset_name(run["dataset"]), kwargs), {})
-    trainings.setdefault(Training(epochs, name or "", limit), []).extend(float(v) for v in values)
+    training = Training(epochs, name or "", limit, bool(recipe.get("distill")))
+    trainings.setdefault(training, []).extend(float(v) for v in values)
 
 
 def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
