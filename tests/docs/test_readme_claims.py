@@ -74,4 +74,5 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
         assert f"| CIFAR-10 | {runs[model, epochs, kwargs]:.2f} %, {length} epochs, one seed |" in README
     text, counts = (runs["cifar_resnet_tiny_global", 5, f"{{'reading': '{name}'}}"] for name in ("text", "counts"))
     said = " ".join((ROOT / "docs/notation.md").read_text(encoding="utf-8").split())
+    assert f"counts, and {runs['cifar_resnet_tiny_global', 5, null]:.2f} % without its Global layers" in said
     assert f"has {text:.2f} % of the test images of CIFAR-10 in the reading of the text and {counts:.2f} %" in said
