@@ -76,3 +76,10 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
     said = " ".join((ROOT / "docs/notation.md").read_text(encoding="utf-8").split())
     assert f"counts, and {runs['cifar_resnet_tiny_global', 5, null]:.2f} % without its Global layers" in said
     assert f"has {text:.2f} % of the test images of CIFAR-10 in the reading of the text and {counts:.2f} %" in said
+
+
+def test_how_long_a_search_takes():
+    found = json.loads((ROOT / "benchmarks/results/prediction.json").read_text())["search"]["resnet50"]
+    page = " ".join((ROOT / "docs/benchmarks/scaling.md").read_text(encoding="utf-8").split())
+    assert found["done"]
+    assert f"took {sum(part['wall'] for part in found['seconds'].values()):.0f} s on two cores" in page
