@@ -235,11 +235,13 @@ def train(
     teacher, found = setting.load(), setting.read()
     images, sets = setting.data(data)
     found["teacher"] |= {name: evaluate(teacher, part).accuracy for name, part in sets.items()}
+    names = setting.nets or tuple(NETS)
+    names = (only,) if only in names else tuple(name for name in names if name.startswith(only))
     for seed in map(int, seeds.split(",")):
         guide: nn.Module = teacher
         if not setting.options.get("feature_weight", 1.0):
             guide = Remembered(teacher, torch.zeros(setting.batch_size, *setting.shape), keep / f"{of}-{seed}.npz")
-        for name in [only] if only in NETS else [n for n in setting.nets or NETS if n.startswith(only)]:
+        for name in names:
             rows = found["nets"].setdefault(name, {"seeds": {}})["seeds"]
             if str(seed) in rows:
                 continue

@@ -39,3 +39,14 @@ def test_on_one_thread_what_others_do_is_not_counted():
     times = latency.time_models({"waits": Waits(0.05), "works": Waits(0.0)}, x, "eager", rounds=3)
     assert times["waits"] < 25.0
     assert latency.time_models({"waits": Waits(0.05)}, x, "eager", 2, rounds=3)["waits"] > 50.0
+
+
+def test_the_first_call_belongs_to_the_preparation(monkeypatch):
+    """A runtime may compile in it: the time that is left is guessed from the calls that come after."""
+    calls = []
+    monkeypatch.setattr(latency, "make_runner", lambda _, model, *rest: (lambda x: calls.append(model), None))
+    nets = {"a": nn.ReLU(), "b": nn.Tanh()}
+    with latency.served(nets, torch.zeros(1, 2), "compile", 1, None) as ready:
+        assert calls == list(nets.values())
+        ready["b"]()
+    assert calls == [*nets.values(), nets["b"]]

@@ -83,3 +83,12 @@ def test_how_long_a_search_takes():
     page = " ".join((ROOT / "docs/benchmarks/scaling.md").read_text(encoding="utf-8").split())
     assert found["done"]
     assert f"took {sum(part['wall'] for part in found['seconds'].values()):.0f} s on two cores" in page
+
+
+def test_a_search_on_photographs_beside_its_null():
+    net = json.loads((ROOT / "benchmarks/results/condense_imagenette_lite0.json").read_text())["nets"]
+    job, null, times = (net["tf_efficientnet_lite0"][part] for part in ("job", "null", "times"))
+    teacher, after = (job["accuracies"][name] for name in ("teacher", "distilled"))
+    speed = times["onnx_speedup"]
+    assert f"it has {after:.1f} % of 750 instead of {teacher:.1f} %, at {speed['condensed']:.2f}x the speed" in README
+    assert f"in place of the blocks {null['accuracies']['distilled']:.1f} % at {speed['null']:.2f}x" in README
