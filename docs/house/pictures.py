@@ -230,18 +230,21 @@ def lowcost(colours: dict[str, str]) -> Figure:
 
 def curves(colours: dict[str, str]) -> Figure:
     """Training accuracy of our own runs, epoch by epoch."""
-    figure, axes = panels(1, 7.6, 3.4)
+    figure, axes = panels(1, 7.6, 5.4)
     for run in results.runs():
         curve = run.get("curve", [])
         epochs = next(iter(curve.values())) if isinstance(curve, dict) else curve
         found = [(e["epoch"], e["train_accuracy"]) for e in epochs if e.get("train_accuracy") is not None]
         if len(found) > 5:
-            axes.plot(*zip(*found, strict=True), linewidth=1.4, label=run["model"])
+            recipe, style = run["recipe"], "-" if len(axes.lines) < 10 else "--"  # there are ten colours
+            null = ", null" * bool(recipe["model"]["kwargs"].get("no_global"))
+            name = f"{run['model']}{null}, {run['epochs']} epochs of {recipe['optimizer']['name']}"
+            axes.plot(*zip(*found, strict=True), style, linewidth=1.4, label=name)
     axes.set_xlabel("epoch (of the last cycle, where there were several)")
     axes.set_ylabel("training accuracy, %")
     axes.set_xscale("log")
     axes.grid()
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return figure
 
 
