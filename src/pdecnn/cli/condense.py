@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
-    "workers", "keep", "replacement", "steps", "width", "init", "ignore", "only", "budget", "runtime", "latency_table",
-    "null", "train_teacher", "epochs", "lr", "seed", "served",
+    "workers", "keep", "replacement", "steps", "width", "inner", "init", "ignore", "only", "budget", "runtime",
+    "latency_table", "null", "train_teacher", "epochs", "lr", "seed", "served",
 )  # fmt: skip
 
 
@@ -68,6 +68,9 @@ def command(
     ] = None,
     width: Annotated[
         float | None, typer.Option(help="Share of channels that stay, such as 0.75, by Torch-Pruning (extra prune).")
+    ] = None,
+    inner: Annotated[
+        float | None, typer.Option(help="Share that stays of channels that one layer alone reads (extra prune).")
     ] = None,
     init: Annotated[str, typer.Option(help="First guess of the paper's layers: identity or block.")] = "identity",
     ignore: Annotated[list[str] | None, typer.Option(help="Leave a run alone: a path or regular expression.")] = None,
@@ -171,8 +174,8 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
     """The options of `plan`."""
     lists = {name: list(given[name] or []) for name in ("ignore", "only")}
     budget = parse_budgets(list(given["budget"] or []))
-    names = {"keep": "keep", "replacement": "replacement", "steps": "K", "width": "width", "init": "init"}
-    wishes = {to: given[name] for name, to in names.items() if given[name] is not None}
+    names = ("keep", "replacement", "steps", "width", "inner", "init")
+    wishes = {"K" if name == "steps" else name: given[name] for name in names if given[name] is not None}
     return {**wishes, **lists, "budget": budget}
 
 

@@ -232,6 +232,9 @@ def _plan(description: Mapping[str, Any]) -> str:
         lines.append("`nothing`: the blocks were dropped.")
     if plan.width != 1:
         lines.append(f"Every layer has {plan.width:g} of its channels.")
+    if plan.inner:
+        stay, of = (sum(getattr(one, name) for one in plan.inner) for name in ("keep", "channels"))
+        lines.append(f"Of {of:,} channels that only one layer reads, in {len(plan.inner)} places, {stay:,} stayed.")
     alone = len(plan.skipped)
     told = f"{alone} other place{'s were' if alone > 1 else ' was'} left alone; " if alone else ""
     lines.append(f"{told}config.json has the plan{' and the reasons' if alone else ''}.")

@@ -2,7 +2,8 @@
 
 Teacher and student are run on a few batches. Each new layer, from the first to the last, learns to map what the student
 gives it to what leaves the blocks in the teacher: its last linear part by regression, then all its parameters by a
-hundred small steps. Then the batch norms after it get the statistics of their new inputs.
+hundred small steps. Then the batch norms after it get the statistics of their new inputs. Before all that, what has
+fewer inner channels is solved for (see `inner.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from pdecnn.condensation.apply import NEW, site_modules
+from pdecnn.condensation.inner import fit_inner
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.replacements import Correction
 from pdecnn.condensation.site import Run
@@ -89,10 +91,12 @@ def fit_layers(
     batches_of = [data] if isinstance(data, Tensor) else data
     read = zip(range(batches + 1), batches_of, strict=False)
     inputs, held = hold_out([as_batch(b)[0] for _, b in read], teacher)
-    blocks = plan.narrow(teacher)
+    blocks = plan.prune(teacher)
     if blocks is not teacher:  # what is left of the blocks, and of the student around them, meets other inputs
         recalibrate(blocks, "", inputs)
         recalibrate(student, "", inputs)
+    if plan.inner:
+        _take_over(student, fit_inner(blocks, plan.inner, inputs))
     # the new layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
     targets, _ = collect(blocks, sources.values(), [*inputs, held], outputs=True)
@@ -110,6 +114,14 @@ def fit_layers(
         if progress:
             progress(str(fitted[-1]))
     return fitted
+
+
+def _take_over(student: nn.Module, solved: nn.Module) -> None:
+    """Gives the student the weights of what it has of a narrower model; its new layers keep theirs."""
+    new = tuple(f"{name}." for name, m in student.named_modules() if hasattr(m, NEW))
+    known = {name: value for name, value in solved.state_dict().items() if not name.startswith(new)}
+    mine = student.state_dict()
+    student.load_state_dict({n: v for n, v in known.items() if n in mine and mine[n].shape == v.shape}, strict=False)
 
 
 def hold_out(batches: list[Any], model: nn.Module) -> tuple[list[Any], Any]:

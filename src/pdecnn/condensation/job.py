@@ -253,11 +253,13 @@ def run_job(
     measured("new layers untrained", student)
 
     say("fitting each new layer to the feature maps of the blocks it replaces, without labels")
-    batches = data.plain if data.plain is not None else (b for b in data.train.batches(0))
+
+    def images() -> Any:
+        return data.plain if data.plain is not None else (b for b in data.train.batches(0))
 
     def fit_them() -> list[dict[str, Any]]:
         seed_everything(seed, "fit")
-        return [f.to_dict() for f in fit_shown(student, teacher, made, batches, progress, **{"seed": seed, **fitting})]
+        return [f.to_dict() for f in fit_shown(student, teacher, made, images(), progress, **{"seed": seed, **fitting})]
 
     fitted = tuple(Fitted(**f) for f in stages.weights(FITTED, student, fit_them))
     measured("fitted, no labels", student)
@@ -277,6 +279,7 @@ def run_job(
     bare = without_layers(made)
     if null and has_layers(made):
         dropped = bare.apply(teacher)
+        fit_layers(dropped, teacher, bare, images(), seed=seed) if bare.inner else None
         say("distilling the null: the same blocks gone, nothing in their place")
         end = distill(
             dropped, teacher, data, run_dir=folder / NULL, resume=processes.first((folder / NULL).is_dir),
@@ -297,10 +300,10 @@ def run_job(
         seconds = outcome.wall_time
         found, speedups = figures(sides, example, ends, files, batches=batches, progress=progress)
         say("writing for ONNX Runtime, comparing, timing")
-        images = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
-        images = part(images, slice(SAMPLES if own is None else 2), takes_images(teacher, images))
+        shown = next(iter(data.evaluation or data.plain or data.train.batches(0)))[0]
+        shown = part(shown, slice(SAMPLES if own is None else 2), takes_images(teacher, shown))
         target = folder / "student.onnx"
-        onnx, lines = deploy(teacher, student, images, target, batches, metadata=notes, progress=progress)
+        onnx, lines = deploy(teacher, student, shown, target, batches, metadata=notes, progress=progress)
         times = [
             (getattr(found["before"], f"ms_{n}"), getattr(found["after"], f"ms_{n}"), ratio)
             for n, ratio in speedups.items()

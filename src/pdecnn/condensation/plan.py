@@ -20,6 +20,7 @@ from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
 from pdecnn.condensation.find import find_runs
+from pdecnn.condensation.inner import Inner, cut_inner, find_inner
 from pdecnn.condensation.match import check_model, count_kernels
 from pdecnn.condensation.propose import (
     ROUNDS,
@@ -68,7 +69,8 @@ class Plan:
         before: The cost of the whole model.
         base: How to build a fresh model, if it comes from a registry.
         width: The share of its channels that every layer keeps; the runs are those of the narrower model.
-        narrowed: The cost of that; None where all channels stay.
+        inner: Where fewer of the channels between two layers stay, and how many; the runs are those of that model.
+        narrowed: The cost of the narrower model; None where all channels stay.
     """
 
     __pydantic_config__ = STRICT
@@ -80,6 +82,7 @@ class Plan:
     before: Cost = NOTHING
     base: dict[str, Any] | None = None
     width: float = 1.0
+    inner: tuple[Inner, ...] = ()
     narrowed: Cost | None = None
 
     @property
@@ -93,7 +96,12 @@ class Plan:
         return predicted(self.whole, self.runs)
 
     def narrow(self, model: nn.Module) -> nn.Module:
-        """The model whose runs these are: `model` itself, or a copy that has the plan's `width`."""
+        """The model whose runs these are: `model` itself, or a copy with the plan's `width` and `inner` channels."""
+        model = self.prune(model)
+        return cut_inner(model, self.inner) if self.inner else model
+
+    def prune(self, model: nn.Module) -> nn.Module:
+        """`model` itself, or a copy that has the plan's `width`."""
         if self.width == 1:
             return model
         like = next(model.parameters())
@@ -154,6 +162,8 @@ class Plan:
             run.check()
         try:
             check_width(made.width, "Plan")
+            for one in made.inner:
+                one.check()
         except ValueError as error:
             raise FileError(str(error)) from error
         return made
@@ -184,9 +194,17 @@ class Plan:
             change = (_change(b.params, a.params), _change(b.macs, a.macs))
             table.add_row(run.path, run.block, shape, f"{len(run.units)}{_becomes(run)}", *change)
         b, a = self.before, self.after
-        narrower = "" if self.width == 1 else f"width {self.width:g}"
+        narrower = ", ".join(self.narrower())
         table.add_row("(all)", "", "", narrower, _change(b.params, a.params), _change(b.macs, a.macs), style="bold")
         return table
+
+    def narrower(self) -> list[str]:
+        """What is known of the channels that stay, in words."""
+        words = [] if self.width == 1 else [f"width {self.width:g}"]
+        if self.inner:
+            stay, all_of_them = (sum(getattr(one, name) for one in self.inner) for name in ("keep", "channels"))
+            words.append(f"inner {stay / all_of_them:.2g}")
+        return words
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
@@ -229,6 +247,7 @@ def plan(
     replacement: str | None = None,
     K: int | None = None,
     width: float = 1.0,
+    inner: float = 1.0,
     init: str = "identity",
     ignore: Given | Sequence[Given] = (),
     only: Given | Sequence[Given] = (),
@@ -251,6 +270,9 @@ def plan(
         K: Time steps of `"pde"`, 3 by default, and of `"paper"`, 5 by default.
         width: The share of channels that every layer keeps: those of the largest norm, by Torch-Pruning (extra
             `prune`).
+        inner: The share that stays of channels which one layer gives and only one other reads, such as the hidden ones
+            of residual blocks. `fit_layers` chooses them, and solves for the weights of what reads them. Needs
+            Torch-Pruning, which finds them.
         init: First guess of the paper's layers: `"identity"`, or `"block"`: one more block, with its weights.
         ignore: Runs that are left alone: paths, regular expressions for whole paths, modules, or classes of blocks.
         only: If given, the only runs that are condensed, named likewise.
@@ -276,8 +298,11 @@ def plan(
     K = STEPS.get(replacement, 1) if K is None else K
     _check_arguments(model, keep, K, init)
     check_width(width, "plan")
+    check_width(inner, "plan", "inner")
     inputs = arguments(model, example_inputs)
     wide, model = model, narrow(model, inputs, width) if width != 1 else model
+    inside = find_inner(model, inputs, inner) if inner != 1 else ()
+    model = cut_inner(model, inside) if inside else model
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)
     done()
@@ -301,13 +326,14 @@ def plan(
     runs, total = _counted(model, inputs, runs, progress)
     runs = _that_save(runs, skipped)
     runs = _that_work(model, inputs, runs, notes, skipped, progress)
-    if not runs:
+    if not runs and not inside:
         raise ValueError(_nothing(model, notes, skipped))
     description = dict(base) if base is not None else describe(wide)
     shapes = tuple(tuple(x.shape) for x in tensors_in(inputs))
     result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), total, description)
     if wide is not model:
-        result = dataclasses.replace(result, width=width, narrowed=total, before=module_costs(wide, inputs, [])[""])
+        total, before = (module_costs(m, inputs, [])[""] for m in (model, wide))
+        result = dataclasses.replace(result, width=width, inner=inside, narrowed=total, before=before)
     return _within(result, wide, inputs, budget, progress) if budget else result
 
 

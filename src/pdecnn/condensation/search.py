@@ -32,7 +32,7 @@ class Proposal:
 
     def describe(self) -> str:
         """What becomes of each run, in one line."""
-        parts = [] if self.plan.width == 1 else [f"width {self.plan.width:g}"]
+        parts = self.plan.narrower()
         for run in self.plan.runs:
             layer = "" if run.replacement == NOTHING or not run.condenses else f"+{choice_of(run)}"
             parts.append(f"{run.path} {len(run.units)}->{run.keep if run.condenses else len(run.units)}{layer}")
@@ -43,8 +43,10 @@ class Proposal:
     def row(self) -> dict[str, Any]:
         """The like as plain data."""
         kept = {r.path: {"keep": r.keep, "of": len(r.units), "choice": choice_of(r)} for r in self.plan.runs}
+        inner = {one.last: {"keep": one.keep, "of": one.channels} for one in self.plan.inner}
         return {
-            "width": self.plan.width, "runs": kept, "harm": self.harm, "predicted_ms": self.predicted_ms, "ms": self.ms
+            "width": self.plan.width, "inner": inner, "runs": kept, "harm": self.harm,
+            "predicted_ms": self.predicted_ms, "ms": self.ms,
         }  # fmt: skip
 
 

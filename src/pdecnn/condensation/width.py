@@ -68,10 +68,10 @@ def narrow(model: nn.Module, inputs: tuple[Any, ...], width: float) -> nn.Module
     return small
 
 
-def check_width(width: Any, who: str) -> None:
+def check_width(width: Any, who: str, name: str = "width") -> None:
     """A ValueError unless it is a share."""
     if isinstance(width, bool) or not isinstance(width, (int, float)) or not 0 < width <= 1:
-        raise ValueError(f"{who}: width is the share of channels that stay, above 0 and at most 1; got {width!r:.80}.")
+        raise ValueError(f"{who}: {name} is the share of channels that stay, above 0 and at most 1; got {width!r:.80}.")
 
 
 def _last_layers(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[tuple[int, ...]], list[nn.Module]]:

@@ -21,6 +21,7 @@ from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Run
 from pdecnn.condensation.stages import StoppedError
+from pdecnn.condensation.thinner import that_fit, thinner_plans
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
@@ -92,7 +93,8 @@ def plan_within(
         data: Its images.
         example: One input.
         budget: As in `plan`; or `accuracy`, such as -0.5: as fast as half a point allows.
-        options: Further options of `plan`; a `replacement` restricts the choice to it and nothing, a `width` to that.
+        options: Further options of `plan`; a `replacement` restricts the choice to it and nothing, a `width` or
+            `inner` to that.
         runtime: Where milliseconds are measured: one of `pdecnn.deploy.bench.RUNTIMES`.
         latency_table: A file of `pdecnn bench --sites`, measured elsewhere, in place of measuring here.
         trial: Options of `distill`, with the epochs of the whole job; None takes the first candidate untried.
@@ -126,13 +128,18 @@ def plan_within(
         folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, worth, seed=seed, progress=progress)
     )
     plans = [full]
-    if "width" not in options and latency_table is None and find_spec("torch_pruning"):
+    free = latency_table is None and find_spec("torch_pruning") and not {"width", "inner"} & set(options)
+    thinner = thinner_plans(full, teacher, example, wishes, table, progress) if free else {}
+    if free and not thinner:
         plans += _narrower(teacher, example, wishes, say, progress)
     known = Measured(tuple(plans), table, harms, inputs, held)
 
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
         def find() -> dict[str, Any]:
-            made = _propose(known, teacher, x, bounds, measured=latency_table is None, progress=progress)
+            shares = that_fit(thinner, table.total(full.before) if table else full.before, bounds)
+            more = (plan(teacher, example, **wishes, inner=share) for share in shares)
+            every = replace(known, plans=(full, *more, *known.plans[1:]))
+            made = _propose(every, teacher, x, bounds, measured=latency_table is None, progress=progress)
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
         kept = _kept(file, find)["plans"]  # a clock would not give the same again
@@ -177,7 +184,7 @@ def about_milliseconds(folder: Path, made: Plan, latency_table: str | Path | Non
     found = read_object(folder / SEARCH, MAX_PLAN)
     rows = [*found.get("candidates", ()), *found.get("tried", ())]
     lines = []
-    for row in [r for r in rows if (r["runs"], r["width"]) == (mine["runs"], mine["width"])][:1]:
+    for row in [r for r in rows if all(r.get(k) == mine[k] for k in ("runs", "width", "inner"))][:1]:
         ms, how = (row["predicted_ms"], "predicted") if row["ms"] is None else (row["ms"], "measured")
         where = f"{table.where}, {table.cpu}"
         lines.append(f"Searched for {where}: {table.ms:.3f} ms before, {ms:.3f} ms after, {how} before training.")
@@ -239,7 +246,7 @@ def _propose(
     measured: bool,
     progress: ProgressCallback | None,
 ) -> list[Proposal]:
-    """The best plan of each width that has one within the bounds, for what pruning harms is not known."""
+    """The best plan of each model, narrow or not, that has one within the bounds: what pruning harms is not known."""
     found, errors = [], []
     count = -(-COUNT // len(known.plans))
     for full in known.plans:

@@ -1,0 +1,221 @@
+"""Fewer inner channels: found, cut, chosen and made up for by least squares, planned, saved, searched for."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+import timm
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import pdecnn
+from pdecnn.condensation.fit import answer_distance, fit_layers
+from pdecnn.condensation.inner import Inner, cut_inner, eliminate, find_inner, fit_inner
+from pdecnn.condensation.site import Cost
+from pdecnn.condensation.thinner import that_fit
+from pdecnn.shared.reading import FileError
+from pdecnn.training.progress import Reporter
+
+pytest.importorskip("torch_pruning", reason="the extra `prune` is not installed")
+
+X = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(16) % 4
+
+
+class Hidden(nn.Module):
+    """A residual block whose hidden channels pass a norm, a depth-wise convolution and an activation."""
+
+    def __init__(self, channels: int, hidden: int, kernel: int = 1, bias: bool = False) -> None:
+        super().__init__()
+        self.expand, self.norm = nn.Conv2d(channels, hidden, 1, bias=bias), nn.BatchNorm2d(hidden)
+        self.spread = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
+        self.project = nn.Conv2d(hidden, channels, kernel, padding=kernel // 2, bias=bias)
+
+    def forward(self, x):
+        return x + self.project(torch.relu(self.spread(self.norm(self.expand(x)))))
+
+
+def net(hidden: int = 24, kernel: int = 1, bias: bool = False) -> nn.Module:
+    torch.manual_seed(1)
+    blocks = [Hidden(8, hidden, kernel, bias) for _ in range(2)]
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+    for m in model.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.running_mean.normal_()
+            m.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def distance(model, other):
+    with torch.no_grad():
+        return answer_distance(model(X), other(X))
+
+
+def test_inner_channels_are_those_that_one_layer_reads():
+    found = find_inner(net(), (X[:1],), 0.7)
+    assert found == tuple(Inner(f"{i}.expand", (f"{i}.norm", f"{i}.spread"), f"{i}.project", 24, 16) for i in (1, 2))
+
+
+@pytest.mark.parametrize(
+    "name, count, first",
+    [
+        ("resnet18", 8, "layer1.0.conv2"),
+        ("resnet50", 32, "layer1.0.conv2"),
+        ("tf_efficientnet_lite0", 16, "blocks.0.0.conv_pw"),  # neither bottlenecks nor what the classifier reads
+        ("convnext_atto", 12, "stages.0.blocks.0.mlp.fc2"),
+        ("efficientnet_b0", 0, ""),  # what squeezes and excites reads them too
+        ("regnetx_002", 0, ""),  # groups
+    ],
+)
+def test_known_networks_have_inner_channels_where_their_blocks_do(name, count, first):
+    model = timm.create_model(name).eval()
+    x = torch.randn(1, 3, 64, 64)
+    found = find_inner(model, (x,), 0.5)
+    assert len(found) == count
+    assert not found or found[0].last == first
+    small = cut_inner(model, found)
+    assert small(x).shape == (1, 1000)
+    for one in found:
+        assert small.get_submodule(one.last).weight.shape[1] == one.keep
+        assert one.keep % 8 == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**20))
+def test_elimination_gives_the_least_squares_of_what_stays(channels, m, outputs, seed):
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(60, channels * m, generator=g, dtype=torch.float64)
+    y = torch.randn(60, outputs, generator=g, dtype=torch.float64)
+    for keep in range(1, channels + 1):
+        stay, weights = eliminate(z.T @ z, z.T @ y, channels, keep)
+        columns = (stay[:, None] * m + torch.arange(m)).flatten()
+        direct = torch.linalg.lstsq(z[:, columns], y).solution
+        torch.testing.assert_close(weights, direct, atol=1e-8, rtol=1e-6)
+        assert len(stay) == keep
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 2), st.integers(0, 2**20))
+def test_the_channel_that_goes_first_is_the_one_missed_least(channels, m, seed):
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(40, channels * m, generator=g, dtype=torch.float64)
+    y = torch.randn(40, 2, generator=g, dtype=torch.float64)
+
+    def error(stay):
+        columns = (torch.tensor(stay)[:, None] * m + torch.arange(m)).flatten()
+        return float((z[:, columns] @ torch.linalg.lstsq(z[:, columns], y).solution - y).square().sum())
+
+    stay, _ = eliminate(z.T @ z, z.T @ y, channels, channels - 1)
+    best = min(itertools.combinations(range(channels), channels - 1), key=error)
+    assert tuple(stay.tolist()) == best
+
+
+@pytest.mark.parametrize("kernel, bias", [(1, False), (1, True), (3, False), (3, True)])
+def test_channels_that_repeat_others_are_not_missed(kernel, bias):
+    """Every hidden channel is there twice: half of them give the same answers, if the weights are made up for."""
+    model = net(24, kernel, bias)
+    for block in (model[1], model[2]):
+        with torch.no_grad():
+            for part in (block.expand, block.norm, block.spread):
+                for value in (*part.parameters(), *part.buffers()):
+                    if value.ndim:
+                        value[12:] = value[:12]
+    inner = [Inner(f"{i}.expand", (f"{i}.norm", f"{i}.spread"), f"{i}.project", 24, 12) for i in (1, 2)]
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    solved = fit_inner(model, inner, [X[:8], X[8:]])
+    assert distance(solved, model) < 1e-6 < 1e-4 < distance(cut_inner(model, inner), model)
+    assert solved[1].project.in_channels == solved[1].spread.groups == solved[1].norm.num_features == 12
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_solving_is_nearer_to_the_model_than_cutting():
+    model = timm.create_model("cifar_resnet32", num_classes=4).eval()
+    inner = find_inner(model, (X[:1],), 0.5)
+    assert distance(fit_inner(model, inner, [X]), model) < 0.5 * distance(cut_inner(model, inner), model)
+
+
+def test_the_plan_counts_what_it_makes_and_says_so(tmp_path):
+    model = timm.create_model("cifar_resnet32").eval()
+    made = pdecnn.plan(model, X[:1], inner=0.5)
+    student = made.apply(model)
+    assert sum(p.numel() for p in student.parameters()) == made.after.params
+    assert made.before.params == sum(p.numel() for p in model.parameters()) > made.narrowed.params > made.after.params
+    assert "inner 0.5" in str(made)
+    assert pdecnn.Plan.load(made.save(tmp_path / "plan.json")) == made
+    wrong = made.to_dict()
+    wrong["inner"][0]["keep"] = 99
+    with pytest.raises(FileError, match=r"of 16 channels before stages\.0\.0\.conv2 99 cannot stay"):
+        pdecnn.Plan.from_dict(wrong)
+    with pytest.raises(ValueError, match="made for another model"):
+        made.apply(timm.create_model("resnet18"))
+
+
+@pytest.mark.parametrize("inner", [0, 1.5, True, "half"])
+def test_inner_is_a_share(inner):
+    with pytest.raises(ValueError, match="inner is the share of channels that stay, above 0 and at most 1; got"):
+        pdecnn.plan(net(), X[:1], inner=inner)
+
+
+def test_a_student_without_fewer_blocks_is_planned_saved_and_loaded_without_torch_pruning(tmp_path):
+    torch.manual_seed(0)
+    teacher = timm.create_model("cifar_resnet32", num_classes=4).eval()
+    made = pdecnn.plan(teacher, X[:1], keep=5, inner=0.5)
+    assert not made.runs
+    student = made.apply(teacher)
+    start = distance(student.eval(), teacher)
+    assert fit_layers(student, teacher, made, [X]) == []
+    assert distance(student.eval(), teacher) < start
+    pdecnn.distill(student, teacher, [(X, Y)], epochs=1, reporter=Reporter())
+    pdecnn.save(student, tmp_path / "student")
+    with torch.no_grad():
+        torch.save(student.eval()(X), tmp_path / "answer.pt")
+    torch.save(X, tmp_path / "x.pt")
+    code = (
+        "import sys; sys.modules['torch_pruning'] = None\n"
+        "import torch, pdecnn; model = pdecnn.load('student').eval()\n"
+        "with torch.no_grad(): torch.testing.assert_close(model(torch.load('x.pt')), torch.load('answer.pt'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_new_layers_are_fitted_to_the_blocks_of_the_whole_model():
+    torch.manual_seed(0)
+    teacher = timm.create_model("cifar_resnet32", num_classes=4).eval()
+    made = pdecnn.plan(teacher, X[:1], inner=0.5)
+    student = made.apply(teacher)
+    fitted = fit_layers(student, teacher, made, [X], steps=1)
+    assert [f.site for f in fitted] == [run.site for run in made.runs]
+    solved = fit_inner(teacher, made.inner, [X[:12]])  # a quarter is held out
+    kept = "stages.0.0.conv2.weight"
+    torch.testing.assert_close(student.state_dict()[kept], solved.state_dict()[kept])
+
+
+def test_the_share_is_as_large_as_the_bounds_allow():
+    class Thin:
+        def __init__(self, ms):
+            self.whole = Cost(100, 100, ms)
+
+    before, thinner = Cost(200, 200, 10.0), {0.75: Thin(8.0), 0.5: Thin(6.0)}
+    assert that_fit(thinner, before, {"latency_ms": 7.0}) == pytest.approx([0.5 + 0.25 * (0.98 * 7 - 6) / 2, 0.75])
+    assert that_fit(thinner, before, {"latency_ms": 9.0}) == pytest.approx([0.75 + 0.25 * (0.98 * 9 - 8) / 2, 0.75])
+    assert that_fit(thinner, before, {"latency_ms": 5.0}) == [0.75]
+    assert that_fit({}, before, {"latency_ms": 9.0}) == []
+
+
+def test_a_search_takes_inner_channels_into_account(tmp_path):
+    torch.manual_seed(0)
+    teacher = timm.create_model("cifar_resnet32", num_classes=4).eval()
+    arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path}
+    _, report = pdecnn.condense(teacher, X[:1], **arguments, budget={"macs": "70%"}, replacement="nothing")
+    rows = json.loads((tmp_path / "search.json").read_text())["candidates"]
+    assert [bool(row["inner"]) for row in rows] == [False, True, True]
+    kept = [sum(run["keep"] for run in row["runs"].values()) for row in rows]
+    assert kept[0] < kept[2] <= kept[1] == 15
+    assert report.plan.after.macs <= 0.7 * report.plan.before.macs
