@@ -10,6 +10,7 @@ from torch import nn
 
 from pdecnn.condensation.apply import new_layers
 from pdecnn.condensation.checkpoint import CONFIG, current_config
+from pdecnn.condensation.norms import GENTLER, keep_statistics
 from pdecnn.condensation.plan import Plan
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.names import close_to
@@ -63,6 +64,9 @@ def distill(
     teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each new layer,
     `feature_weight` times the distance of its output to that of the run it replaced, relative to the latter.
 
+    Where a classifier's batch norms would lose more by the statistics of these images than the student has lost, they
+    keep theirs, and the learning rate is a tenth (`recipe={"frozen_norms": False}`: not so).
+
     Args:
         student: A condensed model, or any model that gives what the teacher gives (then without the feature maps).
         teacher: The model before; it is put in eval mode, its parameters are not touched.
@@ -108,11 +112,18 @@ def distill(
         loaders = known_to(teacher, check_data(teacher, loaders))
     elif (recipe or {}).get("loss"):
         raise ValueError("distill: recipe may set loss for classifiers alone; give loss= a function.")
-    rates = {"name": "sgd", "lr": lr, "weight_decay": 5e-4, "lr_scale": dict.fromkeys(sites(student), new)}
+    keep = own is None and "frozen_norms" not in (recipe or {}) and keep_statistics(student, teacher, _some(loaders))
+    rates = {
+        "name": "sgd",
+        "lr": lr * GENTLER if keep else lr,
+        "weight_decay": 5e-4,
+        "lr_scale": dict.fromkeys(sites(student), new),
+    }
     settings = Recipe.parse(
         {
             "optimizer": rates,
             **DEFAULTS,
+            "frozen_norms": keep,
             **(recipe or {}),
             "model": {"builder": "condensed", "name": type(student).__name__},
             "data": {"name": "loaders", "batch_size": batch_size},
@@ -159,6 +170,11 @@ def imitation(
     own = Imitation(teacher, DistillRecipe(**aims), loss=loss, distance=distance, metric=metric)
     own.check(x, y)
     return own
+
+
+def _some(loaders: Loaders) -> Any:
+    """A batch of training images."""
+    return as_batch(next(iter(loaders.plain if loaders.plain is not None else loaders.train.batches(0))))[0]
 
 
 def _answer(model: nn.Module, x: Any) -> Any:

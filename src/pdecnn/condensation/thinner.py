@@ -1,4 +1,4 @@
-"""Plans with fewer inner channels for a search: as many as a budget leaves, and some beside blocks that go."""
+"""Fewer inner channels in a search: as many as a budget leaves, and some beside blocks that go."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,69 +7,57 @@ from typing import Any
 
 from torch import nn
 
-from pdecnn.condensation.inner import cut_inner
+from pdecnn.condensation.inner import cut_inner, find_inner
 from pdecnn.condensation.latency import LatencyTable, time_models
-from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.propose import parse_budget
+from pdecnn.condensation.propose import module_costs, parse_budget
 from pdecnn.condensation.site import Cost
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.progress import ProgressCallback
+from pdecnn.shared.trees import arguments
 
 SHARES = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25)
 MARGIN = 0.98  # of a bound: what is between two shares is not measured
 BESIDE = 0.75  # the share that goes together with fewer blocks
 
 
-def thinner_plans(
-    full: Plan,
-    teacher: nn.Module,
-    example: Any,
-    wishes: Mapping[str, Any],
-    table: LatencyTable | None,
-    progress: ProgressCallback | None = None,
-) -> dict[float, Plan]:
-    """A plan of each share of the inner channels, with its milliseconds if there is a table; none if there are none.
+def thinner_costs(
+    teacher: nn.Module, example: Any, table: LatencyTable | None, progress: ProgressCallback | None = None
+) -> dict[float, Cost]:
+    """What the model costs with each share of its inner channels; nothing if it has none.
 
     Args:
-        full: The plan with all channels.
         teacher: The model before.
         example: One input.
-        wishes: Options of `plan`.
-        table: Milliseconds with all channels.
+        table: Milliseconds with all channels; None where they do not matter.
         progress: As in `plan`.
     """
-    made = {}
-    for share in SHARES:
-        try:
-            one = plan(teacher, example, **wishes, inner=share, progress=progress)
-        except ValueError:  # as narrow as this, no run is left, or Torch-Pruning does not know the model
-            break
-        if not one.inner or [run.path for run in one.runs] != [run.path for run in full.runs]:
-            break
-        made[share] = one
-    if table is None or not made:
-        return made
+    inputs = arguments(teacher, example)
+    try:
+        found = {share: find_inner(teacher, inputs, share) for share in SHARES}
+    except Exception:  # Torch-Pruning does not know such a model
+        return {}
+    nets = {share: cut_inner(teacher, inner) for share, inner in found.items() if inner}
+    costs = {share: module_costs(net, inputs, [])[""] for share, net in nets.items()}
+    if table is None or not costs:
+        return costs
     (x,) = tensors_in(example)
-    nets = {0.0: teacher, **{share: cut_inner(teacher, one.inner) for share, one in made.items()}}
-    times = time_models(nets, x, table.runtime, table.threads, progress=progress)
-    ms = {share: table.ms * times[share] / times[0.0] for share in made}
-    costs = {share: dataclasses.replace(one.whole, ms=ms[share]) for share, one in made.items()}
-    return {share: dataclasses.replace(one, narrowed=costs[share]) for share, one in made.items()}
+    times = time_models({0.0: teacher, **nets}, x, table.runtime, table.threads, progress=progress)
+    ms = {share: table.ms * times[share] / times[0.0] for share in nets}
+    return {share: dataclasses.replace(cost, ms=ms[share]) for share, cost in costs.items()}
 
 
-def that_fit(thinner: Mapping[float, Plan], before: Cost, bounds: Mapping[str, Any]) -> list[float]:
+def that_fit(thinner: Mapping[float, Cost], before: Cost, bounds: Mapping[str, Any]) -> list[float]:
     """The largest share of inner channels with which the model is within the bounds with all its blocks, and that
     beside which blocks go.
 
     Args:
-        thinner: What `thinner_plans` made.
+        thinner: What `thinner_costs` found.
         before: The cost of the model with all channels.
         bounds: As in `plan`.
     """
     limits = parse_budget(bounds, before)
     found = []
-    shares, costs = (1.0, *thinner), (before, *(one.whole for one in thinner.values()))
-    for (wide, dear), (thin, cheap) in pairwise(zip(shares, costs, strict=True)):
+    for (wide, dear), (thin, cheap) in pairwise([(1.0, before), *thinner.items()]):
         if all(getattr(cheap, name) <= limit for name, limit in limits.items()):
             t = min(_part(getattr(cheap, n), getattr(dear, n), MARGIN * limit) for n, limit in limits.items())
             found.append(thin + t * (wide - thin))

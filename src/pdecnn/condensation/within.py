@@ -21,7 +21,7 @@ from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Run
 from pdecnn.condensation.stages import StoppedError
-from pdecnn.condensation.thinner import that_fit, thinner_plans
+from pdecnn.condensation.thinner import that_fit, thinner_costs
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
@@ -129,7 +129,7 @@ def plan_within(
     )
     plans = [full]
     free = latency_table is None and find_spec("torch_pruning") and not {"width", "inner"} & set(options)
-    thinner = thinner_plans(full, teacher, example, wishes, table, progress) if free else {}
+    thinner = thinner_costs(teacher, example, table, progress) if free else {}
     if free and not thinner:
         plans += _narrower(teacher, example, wishes, say, progress)
     known = Measured(tuple(plans), table, harms, inputs, held)
@@ -137,8 +137,8 @@ def plan_within(
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
         def find() -> dict[str, Any]:
             shares = that_fit(thinner, table.total(full.before) if table else full.before, bounds)
-            more = (plan(teacher, example, **wishes, inner=share) for share in shares)
-            every = replace(known, plans=(full, *more, *known.plans[1:]))
+            more = [_thinner(teacher, example, wishes, share, say, progress) for share in shares]
+            every = replace(known, plans=(full, *(p for p in more if p), *known.plans[1:]))
             made = _propose(every, teacher, x, bounds, measured=latency_table is None, progress=progress)
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
@@ -235,6 +235,20 @@ def _narrower(
         except ValueError:
             break
     return made
+
+
+def _thinner(
+    teacher: nn.Module,
+    example: Any,
+    wishes: Mapping[str, Any],
+    share: float,
+    say: Callable[[str], None],
+    progress: ProgressCallback | None,
+) -> Plan | None:
+    """The plan of a model with fewer inner channels; None where no run of it is worth condensing."""
+    say(f"planning for {share:.0%} of the inner channels")
+    made = plan(teacher, example, **wishes, inner=share, progress=progress)
+    return made if made.runs else None
 
 
 def _propose(

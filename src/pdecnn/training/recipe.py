@@ -173,6 +173,7 @@ class Recipe(Part):
     steps: StepsRecipe | None = None
     clip_grad: Positive | None = None
     drop_path_ramp: bool = False
+    frozen_norms: bool = False  # batch norms keep their statistics
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     # ways to compute; auto: the fastest that a measurement before the first step finds, see `pdecnn.training.choice`

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.layers.depthwise import use_native
 from pdecnn.models.build import timm_entries
@@ -148,6 +149,9 @@ class Trainer:
         steps, state = len(self.loaders.train), self.state
         epoch, start = divmod(state.step, steps)
         self.model.train()
+        if self.recipe.frozen_norms:
+            for norm in (m for m in self.model.modules() if isinstance(m, _BatchNorm)):
+                norm.eval()
         self._ramp_drop_path(epoch)
         began = time.monotonic()
         for x, y in self.loaders.train.batches(epoch, start):
