@@ -29,7 +29,8 @@ from pdecnn.analysis import latency
 from pdecnn.condensation.compare import latencies
 from pdecnn.condensation.deployed import compare_onnx
 from pdecnn.condensation.distill import distill
-from pdecnn.condensation.job import run_job, without_layers
+from pdecnn.condensation.fit import fit_layers
+from pdecnn.condensation.job import has_layers, run_job, without_layers
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.search import Proposal
 from pdecnn.shared.files import write_atomic
@@ -83,7 +84,12 @@ def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int, budg
 
 def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
     """The null, distilled as the job does it; its seconds are those of distillation and evaluation."""
-    model = without_layers(Plan.load(folder / "plan.json")).apply(teacher)
+    plan = Plan.load(folder / "plan.json")
+    if not has_layers(plan):
+        return {"accuracies": {}, "params": None, "seconds": None}  # nothing was put in place of a block
+    plan = without_layers(plan)
+    model = plan.apply(teacher)
+    fit_layers(model, teacher, plan, data.plain) if plan.inner and data.plain is not None else None
     assert data.evaluation is not None
     before = evaluate(model, data.evaluation).accuracy
     run = folder / "null"
