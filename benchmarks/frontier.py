@@ -191,6 +191,8 @@ NETS: dict[str, Make] = {
     "pde K=5": partial(condensed, replacement="pde", K=5),
     **{f"{name}, 2 blocks": partial(condensed, replacement=name, keep=2) for name in ("nothing", "separable", "pde")},
     "pde K=1, 2 blocks": partial(condensed, replacement="pde", K=1, keep=2),
+    **{f"inner {share}": partial(condensed, replacement="nothing", keep=5, inner=share) for share in (0.75, 0.5, 0.25)},
+    "pde K=1, 2 blocks, inner 0.5": partial(condensed, replacement="pde", K=1, keep=2, inner=0.5),
     **{f"{name}, width 0.75": partial(condensed, replacement=name, width=0.75) for name in ("separable", "pde")},
     **{
         f"pruned {kind} {ratio}": partial(pruned, kind=kind, ratio=ratio)
@@ -207,7 +209,7 @@ CIFAR = Setting(
     {**PRESET, "feature_weight": 0.0, "recipe": {"channels_last": True, "compile": True}},
     ("separable", "pruned group-norm 0.5", "pde K=1", "separable, 2 blocks", "pruned group-norm 0.625", "nothing",
      "pde K=1, 2 blocks", "pruned group-norm 0.375", "nothing, 2 blocks", "depthwise", "pruned group-norm 0.75",
-     "pruned taylor 0.5", "paper K=1", "pruned group-norm 0.25"),
+     "pruned taylor 0.5", "paper K=1", "inner 0.5"),
 )  # fmt: skip
 SETTINGS = {"fashion": FASHION, "cifar10": CIFAR}
 X = torch.zeros(1, *FASHION.shape)

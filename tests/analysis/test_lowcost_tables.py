@@ -48,4 +48,15 @@ def test_table_2_holds_printed_and_own_numbers(tmp_path):
     assert rows["lowcost_resnet_c", "CIFAR-100"]["params"] == 6_324_900
     assert rows["lowcost_resnet_c", "CIFAR-100"]["accuracy"] is None
     assert "accuracy" in table.columns
+    assert ("lowcost_resnet_c", "CIFAR-10") not in rows  # the paper has none, and nor have we
     assert to_csv([table]).splitlines()[0] == ",".join(KEYS)
+
+
+def test_a_net_of_ours_that_the_paper_did_not_train_has_a_row(tmp_path):
+    run = {"model": "lowcost_resnet_c", "dataset": "cifar10", "accuracy": [29.5]}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    table = accuracy_table(results=tmp_path)
+    (row,) = (r for r in table.rows if (r["model"], r["dataset"]) == ("lowcost_resnet_c", "CIFAR-10"))
+    assert len(table.rows) == 37
+    assert (row["accuracy"], row["accuracy_published"], row["params_published"]) == (29.5, None, None)
+    assert row["remark"] == "not in the paper's table"

@@ -63,7 +63,7 @@ def find_inner(model: nn.Module, inputs: tuple[Any, ...], share: float) -> tuple
     Args:
         model: It is not changed.
         inputs: Its arguments.
-        share: Above 0 and at most 1; what stays is rounded to a multiple of `ROUND`.
+        share: Above 0 and at most 1; what stays is rounded down to a multiple of `ROUND`.
 
     Example:
         >>> import timm
@@ -100,7 +100,7 @@ def find_inner(model: nn.Module, inputs: tuple[Any, ...], share: float) -> tuple
         last, between = _path_of(graph.get_pruning_group(first, prune, idxs=list(range(channels))), first, channels)
         if last is None or last in alone or readers.count(last) != 1:
             continue
-        keep = min(channels, ROUND * max(1, round(share * channels / ROUND)))
+        keep = min(channels, ROUND * max(1, int(share * channels / ROUND + 1e-9)))
         if keep < channels and channels >= min(given, last.weight.shape[0]):  # else it is a bottleneck already
             found[last] = Inner(names[first], tuple(names[m] for m in between), names[last], channels, keep)
     return tuple(found[m] for m in readers if m in found)
