@@ -61,8 +61,8 @@ def test_short_calls_are_repeated_within_a_sample():
         nonlocal calls
         calls += 1
 
-    measure({"f": count}, rounds=3, warmup=0, min_seconds=1e-3)
-    assert calls > 300
+    measure({"f": count}, rounds=3, warmup=0, min_seconds=1e-3, settle_seconds=2e-3, clock=lambda: 1e-5 * calls)
+    assert calls == 1 + 3 * (100 + 200)  # of ten microseconds each
 
 
 def test_time_limit_keeps_three_rounds():
