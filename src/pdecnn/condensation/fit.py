@@ -23,6 +23,7 @@ from pdecnn.condensation.replacements import Correction
 from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS, AnyGlobalLayer
 from pdecnn.shared.modules import eval_mode, listen, with_momentum
+from pdecnn.shared.progress import ProgressCallback
 from pdecnn.shared.trees import arguments, count, named_tensors, part, takes_images
 from pdecnn.training.batches import as_batch
 
@@ -67,6 +68,7 @@ def fit_layers(
     batch_size: int = 64,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
+    solving: ProgressCallback | None = None,
 ) -> list[Fitted]:
     """Fits the new layers of `student` in place and says how well it went.
 
@@ -85,6 +87,7 @@ def fit_layers(
         batch_size: Maps per step.
         seed: Seed of the order.
         progress: Called with a line about each layer.
+        solving: Told of each place with fewer inner channels, as `progress` of `plan`.
     """
     runs = {run.site: run for run in plan.runs}
     layers = {s: m for s, m in site_modules(student, plan.runs).items() if hasattr(m, NEW)}
@@ -96,7 +99,7 @@ def fit_layers(
         recalibrate(blocks, "", inputs)
         recalibrate(student, "", inputs)
     if plan.inner:
-        _take_over(student, fit_inner(blocks, plan.inner, inputs))
+        _take_over(student, fit_inner(blocks, plan.inner, inputs, progress=solving))
     # the new layer of a dense run is the last part of the transition, so that its target is what leaves that
     sources = {site: (runs[site].transition or "") if runs[site].is_dense else site for site in layers}
     targets, _ = collect(blocks, sources.values(), [*inputs, held], outputs=True)

@@ -345,7 +345,7 @@ def fit_shown(
     """`fit_layers` as a stage with a part for each layer."""
     total = sum(hasattr(layer, MARK) for layer in site_modules(student, plan.runs).values())
     done = begin(progress if total else None, "fitting new layers", total)
-    return fit_layers(student, teacher, plan, data, **{"progress": lambda line: done(), **options})
+    return fit_layers(student, teacher, plan, data, **{"progress": lambda line: done(), "solving": progress, **options})
 
 
 def without_layers(made: Plan) -> Plan:
