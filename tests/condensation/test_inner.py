@@ -162,6 +162,11 @@ def test_inner_is_a_share(inner):
         pdecnn.plan(net(), X[:1], inner=inner)
 
 
+def test_a_model_without_inner_channels_is_named():
+    with pytest.raises(ValueError, match=r"inner=0\.5, but EfficientNet has no channels that one layer gives"):
+        pdecnn.plan(timm.create_model("efficientnet_b0"), torch.zeros(1, 3, 64, 64), inner=0.5)
+
+
 def test_a_student_without_fewer_blocks_is_planned_saved_and_loaded_without_torch_pruning(tmp_path):
     torch.manual_seed(0)
     teacher = timm.create_model("cifar_resnet32", num_classes=4).eval()

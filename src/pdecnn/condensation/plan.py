@@ -302,6 +302,11 @@ def plan(
     inputs = arguments(model, example_inputs)
     wide, model = model, narrow(model, inputs, width) if width != 1 else model
     inside = find_inner(model, inputs, inner) if inner != 1 else ()
+    if inner != 1 and not inside:
+        raise ValueError(
+            f"plan: inner={inner:g}, but {type(model).__name__} has no channels that one layer gives and one other "
+            "alone reads, or too few to leave any out. Plan without inner=."
+        )
     model = cut_inner(model, inside) if inside else model
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)

@@ -245,9 +245,12 @@ def _thinner(
     say: Callable[[str], None],
     progress: ProgressCallback | None,
 ) -> Plan | None:
-    """The plan of a model with fewer inner channels; None where no run of it is worth condensing."""
+    """The plan of a model with fewer inner channels; None where none go, or no run of it is worth condensing."""
     say(f"planning for {share:.0%} of the inner channels")
-    made = plan(teacher, example, **wishes, inner=share, progress=progress)
+    try:
+        made = plan(teacher, example, **wishes, inner=share, progress=progress)
+    except ValueError:
+        return None
     return made if made.runs else None
 
 
