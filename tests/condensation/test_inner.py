@@ -16,7 +16,7 @@ import pdecnn
 from pdecnn.condensation.fit import answer_distance, fit_layers
 from pdecnn.condensation.inner import Inner, cut_inner, eliminate, find_inner, fit_inner
 from pdecnn.condensation.site import Cost
-from pdecnn.condensation.thinner import that_fit
+from pdecnn.condensation.thinner import share_within
 from pdecnn.shared.reading import FileError
 from pdecnn.training.progress import Reporter
 
@@ -204,10 +204,11 @@ def test_new_layers_are_fitted_to_the_blocks_of_the_whole_model():
 
 def test_the_share_is_as_large_as_the_bounds_allow():
     before, thinner = Cost(200, 200, 10.0), {0.75: Cost(100, 100, 8.0), 0.5: Cost(100, 100, 6.0)}
-    assert that_fit(thinner, before, {"latency_ms": 7.0}) == pytest.approx([0.5 + 0.25 * (0.98 * 7 - 6) / 2, 0.75])
-    assert that_fit(thinner, before, {"latency_ms": 9.0}) == pytest.approx([0.75 + 0.25 * (0.98 * 9 - 8) / 2, 0.75])
-    assert that_fit(thinner, before, {"latency_ms": 5.0}) == [0.75]
-    assert that_fit({}, before, {"latency_ms": 9.0}) == []
+    assert share_within(thinner, before, {"ms": 7.0}) == pytest.approx(0.5 + 0.25 * (0.98 * 7 - 6) / 2)
+    assert share_within(thinner, before, {"ms": 9.0}) == pytest.approx(0.75 + 0.25 * (0.98 * 9 - 8) / 2)
+    assert share_within(thinner, before, {"ms": 7.0, "params": 199}) == pytest.approx(0.5 + 0.25 * (0.98 * 7 - 6) / 2)
+    assert share_within(thinner, before, {"ms": 5.0}) is None
+    assert share_within({}, before, {"ms": 9.0}) is None
 
 
 def test_a_search_takes_inner_channels_into_account(tmp_path):

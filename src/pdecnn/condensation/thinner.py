@@ -1,15 +1,18 @@
 """Fewer inner channels in a search: as many as a budget leaves, and some beside blocks that go."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from pdecnn.condensation.inner import cut_inner, find_inner
 from pdecnn.condensation.latency import LatencyTable, time_models
+from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.propose import module_costs, parse_budget
+from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.search import ATTEMPTS, SLACK, Proposal
 from pdecnn.condensation.site import Cost
 from pdecnn.shared.modules import tensors_in
 from pdecnn.shared.progress import ProgressCallback
@@ -46,23 +49,59 @@ def thinner_costs(
     return {share: dataclasses.replace(cost, ms=ms[share]) for share, cost in costs.items()}
 
 
-def that_fit(thinner: Mapping[float, Cost], before: Cost, bounds: Mapping[str, Any]) -> list[float]:
-    """The largest share of inner channels with which the model is within the bounds with all its blocks, and that
-    beside which blocks go.
+def keep_blocks(
+    thinner: Mapping[float, Cost],
+    make: Callable[[float], Plan],
+    teacher: nn.Module,
+    x: Tensor,
+    before: Cost,
+    bounds: Mapping[str, Any],
+    table: LatencyTable | None = None,
+    progress: ProgressCallback | None = None,
+) -> Proposal | None:
+    """The plan that is within the bounds with all its blocks, and as many inner channels as it can; None if none is.
 
     Args:
         thinner: What `thinner_costs` found.
+        make: The plan of a share; a ValueError if there is none.
+        teacher: The model before.
+        x: What it is timed on.
         before: The cost of the model with all channels.
         bounds: As in `plan`.
+        table: Milliseconds with all channels, if they are bounded.
+        progress: As in `plan`.
     """
     limits = parse_budget(bounds, before)
-    found = []
+    share = share_within(thinner, before, limits)
+    for _ in range(ATTEMPTS):
+        if share is None or share < min(thinner):
+            return None
+        try:
+            made = make(share)
+        except ValueError:
+            return None
+        made = dataclasses.replace(made, runs=tuple(chosen(r, NOTHING, keep=len(r.units)) for r in made.runs))
+        cost = made.whole
+        if table is not None:
+            times = time_models(
+                {0: teacher, 1: made.narrow(teacher)}, x, table.runtime, table.threads, progress=progress
+            )
+            cost = dataclasses.replace(cost, ms=table.ms * times[1] / times[0])
+            made = dataclasses.replace(made, before=before, narrowed=cost)
+        over = max(getattr(cost, name) / limit for name, limit in limits.items())
+        if over <= SLACK:
+            return Proposal(made, 0.0, ms=cost.ms)
+        share *= MARGIN / over
+    return None
+
+
+def share_within(thinner: Mapping[float, Cost], before: Cost, limits: Mapping[str, float]) -> float | None:
+    """The largest share of inner channels within the limits, by a straight line between those that are known."""
     for (wide, dear), (thin, cheap) in pairwise([(1.0, before), *thinner.items()]):
         if all(getattr(cheap, name) <= limit for name, limit in limits.items()):
             t = min(_part(getattr(cheap, n), getattr(dear, n), MARGIN * limit) for n, limit in limits.items())
-            found.append(thin + t * (wide - thin))
-            break
-    return [*found, *(share for share in thinner if share == BESIDE)]
+            return thin + t * (wide - thin)
+    return None
 
 
 def _part(low: float, high: float, limit: float) -> float:

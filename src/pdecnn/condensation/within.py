@@ -21,7 +21,7 @@ from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Run
 from pdecnn.condensation.stages import StoppedError
-from pdecnn.condensation.thinner import that_fit, thinner_costs
+from pdecnn.condensation.thinner import BESIDE, keep_blocks, thinner_costs
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
@@ -130,16 +130,26 @@ def plan_within(
     plans = [full]
     free = latency_table is None and find_spec("torch_pruning") and not {"width", "inner"} & set(options)
     thinner = thinner_costs(teacher, example, table, progress) if free else {}
-    if free and not thinner:
+
+    def thin(share: float) -> Plan:
+        say(f"planning for {share:.0%} of the inner channels")
+        return plan(teacher, example, **wishes, inner=share, progress=progress)
+
+    if BESIDE in thinner:
+        plans += [made for made in [thin(BESIDE)] if made.runs]
+    elif free:
         plans += _narrower(teacher, example, wishes, say, progress)
     known = Measured(tuple(plans), table, harms, inputs, held)
 
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
         def find() -> dict[str, Any]:
-            shares = that_fit(thinner, table.total(full.before) if table else full.before, bounds)
-            more = [_thinner(teacher, example, wishes, share, say, progress) for share in shares]
-            every = replace(known, plans=(full, *(p for p in more if p), *known.plans[1:]))
-            made = _propose(every, teacher, x, bounds, measured=latency_table is None, progress=progress)
+            count = -(-COUNT // (len(plans) + bool(thinner)))
+            made = _propose(known, teacher, x, bounds, count, measured=latency_table is None, progress=progress)
+            if thinner:
+                before = table.total(full.before) if table else full.before
+                timing = table if "latency_ms" in bounds else None
+                whole = keep_blocks(thinner, thin, teacher, x, before, bounds, timing, progress)
+                made = [*made[:1], *([whole] if whole else []), *made[1:]][:COUNT]
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
         kept = _kept(file, find)["plans"]  # a clock would not give the same again
@@ -237,35 +247,18 @@ def _narrower(
     return made
 
 
-def _thinner(
-    teacher: nn.Module,
-    example: Any,
-    wishes: Mapping[str, Any],
-    share: float,
-    say: Callable[[str], None],
-    progress: ProgressCallback | None,
-) -> Plan | None:
-    """The plan of a model with fewer inner channels; None where none go, or no run of it is worth condensing."""
-    say(f"planning for {share:.0%} of the inner channels")
-    try:
-        made = plan(teacher, example, **wishes, inner=share, progress=progress)
-    except ValueError:
-        return None
-    return made if made.runs else None
-
-
 def _propose(
     known: Measured,
     teacher: nn.Module,
     x: Tensor,
     bounds: Mapping[str, Any],
+    count: int,
     *,
     measured: bool,
     progress: ProgressCallback | None,
 ) -> list[Proposal]:
-    """The best plan of each model, narrow or not, that has one within the bounds: what pruning harms is not known."""
+    """The best plans of each model, narrow or not, that has some within the bounds: what pruning harms is not known."""
     found, errors = [], []
-    count = -(-COUNT // len(known.plans))
     for full in known.plans:
         try:
             further: dict[str, Any] = {"measured": measured, "count": count, "progress": progress}
