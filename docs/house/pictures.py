@@ -199,9 +199,11 @@ def runtimes(colours: dict[str, str]) -> Figure:
     """One image through ResNet-32 and its Global net."""
     rows = [r for r in results.read("deploy")["rows"] if r["batch"] == 1]
     figure, axes = panels(1, 7.0, 2.6)
-    names = list(dict.fromkeys(r["runtime"] for r in rows))
-    for i, (model, colour) in enumerate((("cifar_resnet32", GREY), ("cifar_resnet32_global", BLUE))):
-        values = [next(r["p50_ms"] for r in rows if (r["model"], r["runtime"]) == (model, n)) for n in names]
+    ms = {(r["model"], r["runtime"]): r["p50_ms"] for r in rows}
+    nets = {"cifar_resnet32": GREY, "cifar_resnet32_global": BLUE}
+    names = [n for n in dict.fromkeys(r["runtime"] for r in rows) if all((model, n) in ms for model in nets)]
+    for i, (model, colour) in enumerate(nets.items()):
+        values = [ms[model, n] for n in names]
         bars = axes.barh([y + 0.38 * i for y in range(len(names))], values, 0.36, color=colour, label=model)
         axes.bar_label(bars, [f"{v:.2f}" for v in values], padding=3, fontsize=8, color=colours["ink"])
     axes.set_yticks([y + 0.19 for y in range(len(names))], [results.RUNTIMES.get(n, n) for n in names])
