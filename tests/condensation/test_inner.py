@@ -217,6 +217,16 @@ def test_a_search_takes_inner_channels_into_account(tmp_path):
     _, report = pdecnn.condense(teacher, X[:1], **arguments, budget={"macs": "70%"}, replacement="nothing")
     rows = json.loads((tmp_path / "search.json").read_text())["candidates"]
     assert [bool(row["inner"]) for row in rows] == [False, True, True]
+    assert [row["harm"] is None for row in rows] == [False, True, True]
     kept = [sum(run["keep"] for run in row["runs"].values()) for row in rows]
     assert kept[0] <= kept[2] <= kept[1] == 6 > kept[0]
     assert report.plan.after.macs <= 0.7 * report.plan.before.macs
+
+
+def test_a_budget_of_accuracy_knows_what_fewer_inner_channels_harm(tmp_path):
+    arguments = {"train": [(X, Y)], "val": [(X, Y)], "epochs": 1, "quiet": True, "output": tmp_path}
+    wishes = {"runtime": "eager", "replacement": "nothing"}
+    pdecnn.condense(net(32, 3, count=6), X[:1], **arguments, **wishes, budget={"accuracy": -100})
+    tried = json.loads((tmp_path / "search.json").read_text())["tried"]
+    assert tried
+    assert all(row["harm"] >= 0 for row in tried)

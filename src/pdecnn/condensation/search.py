@@ -23,10 +23,10 @@ SLACK = 1.02  # a plan that measures this much above its budget is within the no
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan, the harm that its choices add up to, and the milliseconds that were predicted and measured."""
+    """A plan, the harm that its choices add up to if that is known, and the milliseconds predicted and measured."""
 
     plan: Plan
-    harm: float
+    harm: float | None
     predicted_ms: float | None = None
     ms: float | None = None
 

@@ -90,7 +90,7 @@ def keep_blocks(
             made = dataclasses.replace(made, before=before, narrowed=cost)
         over = max(getattr(cost, name) / limit for name, limit in limits.items())
         if over <= SLACK:
-            return Proposal(made, 0.0, ms=cost.ms)
+            return Proposal(made, None, ms=cost.ms)
         share *= MARGIN / over
     return None
 

@@ -15,6 +15,7 @@ from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fastest import SEARCH, fastest, remove_trials
 from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
 from pdecnn.condensation.harm import Harms, measure_harms
+from pdecnn.condensation.inner import fit_inner
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PDE
@@ -149,7 +150,13 @@ def plan_within(
                 before = table.total(full.before) if table else full.before
                 timing = table if "latency_ms" in bounds else None
                 whole = keep_blocks(thinner, thin, teacher, x, before, bounds, timing, progress)
+                made = [replace(p, harm=None) if p.plan.inner else p for p in made]  # that of its blocks alone
+                if whole and by_accuracy:  # the first is taken untried
+                    say("solving for fewer inner channels, to see what they harm")
+                    solved = fit_inner(teacher, whole.plan.inner, inputs, progress=progress)
+                    whole = replace(whole, harm=_distance(solved, teacher, held))
                 made = [*made[:1], *([whole] if whole else []), *made[1:]][:COUNT]
+                made.sort(key=_known_harm) if by_accuracy else None
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
         kept = _kept(file, find)["plans"]  # a clock would not give the same again
@@ -245,6 +252,10 @@ def _narrower(
         except ValueError:
             break
     return made
+
+
+def _known_harm(proposal: Proposal) -> float:
+    return float("inf") if proposal.harm is None else proposal.harm
 
 
 def _propose(
