@@ -71,6 +71,7 @@ def _written_plan(data: bytes) -> Any:
     values.setdefault("base", None)
     values.setdefault("before", {})
     values.setdefault("width", 1.0)
+    values.setdefault("inner", [])
     values.setdefault("narrowed", None)
     for cost in (
         values["before"],

@@ -69,7 +69,7 @@ def find_inner(model: nn.Module, inputs: tuple[Any, ...], share: float) -> tuple
         >>> import timm
         >>> found = find_inner(timm.create_model("cifar_resnet32"), (torch.zeros(1, 3, 32, 32),), 0.5)
         >>> found[0]
-        Inner(first='stages.0.0.conv1', between=('stages.0.0.norm1',), last='stages.0.0.conv2', channels=16, keep=8)
+        Inner(first='stages.0.0.conv1', between=('stages.0.0.bn1',), last='stages.0.0.conv2', channels=16, keep=8)
     """
     tp = require("torch_pruning", "prune")
     model = copy.deepcopy(model)
