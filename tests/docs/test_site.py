@@ -142,6 +142,18 @@ def test_the_plain_sentences_of_the_questions():
     assert fast["nothing"] > max(fast[name] for name in ("separable", "depthwise", "pde"))
 
 
+def test_the_plain_sentence_of_inner_channels():
+    page = " ".join((DOCS / "frontier.md").read_text(encoding="utf-8").split())
+    found = results.read("frontier-fashion")
+    net, rows = found["nets"]["inner 0.5"], found["nets"]["inner 0.5"]["seeds"]
+    shown = " and ".join(f"{row['test']:.2f}" for row in rows.values())
+    assert f"{shown} % with two seeds, {net['params']:,} parameters" in page
+    before, teacher = rows["0"]["held_before"], found["teacher"]["held"]
+    assert f"it has {before:.2f} % of the held-out images, the teacher {teacher:.2f} %" in page
+    others = [mean(s["test"] for s in n["seeds"].values()) for name, n in found["nets"].items() if name != "inner 0.5"]
+    assert mean(row["test"] for row in rows.values()) > max(others)
+
+
 def test_the_plain_sentence_of_cifar10():
     nets = results.read("frontier-cifar10")["nets"]
     nets = {name: net for name, net in nets.items() if net["seeds"] and net.get("times")}  # trained and timed
