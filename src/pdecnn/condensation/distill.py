@@ -112,7 +112,9 @@ def distill(
         loaders = known_to(teacher, check_data(teacher, loaders))
     elif (recipe or {}).get("loss"):
         raise ValueError("distill: recipe may set loss for classifiers alone; give loss= a function.")
-    keep = own is None and "frozen_norms" not in (recipe or {}) and keep_statistics(student, teacher, _some(loaders))
+    keep = (
+        own is None and "frozen_norms" not in (recipe or {}) and keep_statistics(student, teacher, _first(loaders)[0])
+    )
     rates = {
         "name": "sgd",
         "lr": lr * GENTLER if keep else lr,
@@ -161,7 +163,7 @@ def imitation(
     features: Sequence[str] | Mapping[str, str] = (),
 ) -> Imitation | None:
     """What is learnt of a teacher that is no classifier, or with functions of the user's own; None for a classifier."""
-    x, y = as_batch(next(iter(loaders.plain if loaders.plain is not None else loaders.train.batches(0))))
+    x, y = _first(loaders)
     if loss is None and distance is None and metric is None and not features and is_logits(_answer(teacher, x)):
         return None
     aims = {"feature_weight": 0.1, **(learning or {})}
@@ -172,9 +174,9 @@ def imitation(
     return own
 
 
-def _some(loaders: Loaders) -> Any:
-    """A batch of training images."""
-    return as_batch(next(iter(loaders.plain if loaders.plain is not None else loaders.train.batches(0))))[0]
+def _first(loaders: Loaders) -> tuple[Any, Any]:
+    """A batch of training images and what belongs to them."""
+    return as_batch(next(iter(loaders.plain if loaders.plain is not None else loaders.train.batches(0))))
 
 
 def _answer(model: nn.Module, x: Any) -> Any:
