@@ -22,3 +22,13 @@ def test_the_processor_has_a_name_with_and_without_cpuinfo(monkeypatch):
     monkeypatch.setattr("platform.processor", lambda: "")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert environment.cpu_name() == "aarch64"
+
+
+def test_the_cores_are_those_that_the_process_may_use(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3}, raising=False)
+    assert environment.cores() == 1
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert environment.cores() == 6
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert environment.cores() == 1

@@ -10,6 +10,12 @@ def data_folder(given: str | Path | None = None) -> Path:
     return Path(given or os.environ.get("PDECNN_DATA") or "data")
 
 
+def cores() -> int:
+    """How many cores this process may use; those of the machine where the system does not tell."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return own or 1
+
+
 def cpu_name() -> str:
     """The processor as its maker calls it, where the system tells."""
     cpuinfo = Path("/proc/cpuinfo")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset
 
+from pdecnn.shared.environment import cores
 from pdecnn.shared.names import close_to
 from pdecnn.training.augment import Augment
 from pdecnn.training.data import Dataset, EvalLoader, TrainLoader
@@ -42,7 +43,7 @@ def open_data(
         wanted: How the model wants its images.
         batch_size: Images per training step; fewer if there are not so many.
         seed: Seed of split, order and augmentation.
-        workers: Processes that read images; by default none for a few hundred images, else two.
+        workers: Processes that read images; by default none for a few hundred images, else two, or one on one core.
         data_dir: Folder of the files of named datasets.
         download: Fetch them if they are missing.
     """
@@ -106,7 +107,7 @@ def of_datasets(
     note: str = "",
 ) -> Loaders:
     """Loaders of map-style datasets: augmented, the same without, and the one to evaluate on, if any."""
-    count = (2 if len(train) > 2 * PLAIN else 0) if workers is None else workers
+    count = (min(2, cores()) if len(train) > 2 * PLAIN else 0) if workers is None else workers
     rank, world_size = process()
     size = min(batch_size, len(train) - len(train) % world_size or batch_size)
     loader = StreamLoader(train, size, count, seed, rank, world_size)
