@@ -20,7 +20,9 @@ from pdecnn.condensation.propose import predicted
 from pdecnn.condensation.replacements import choice_of
 from pdecnn.condensation.search import CHOICES, propose_plans
 from pdecnn.condensation.site import Cost, Run
+from pdecnn.condensation.within import BATCHES, FEWEST, JUDGES, calibration
 from pdecnn.shared.reading import FileError
+from pdecnn.training.batches import as_loaders
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(48, 3, 10, 10, generator=G), torch.randint(0, 3, (48,), generator=G)
@@ -250,3 +252,25 @@ def test_a_job_that_is_killed_while_it_searches_goes_on_with_the_same_plans(net,
     other, again = pdecnn.condense(net, X[:1], **{**arguments, "output": tmp_path / "whole"})
     assert again.plan == report.plan
     assert torch.equal(other.eval()(X), small.eval()(X))
+
+
+def test_trials_are_judged_by_images_that_nothing_was_fitted_to(net, made):
+    heavy = dataclasses.replace(made, before=Cost(macs=10**12))  # so that a search looks at the fewest images
+    images = torch.arange(float((BATCHES + 1) * 32)).view(-1, 1, 1, 1)  # every image is a number of its own
+    loaders = as_loaders([(x, torch.zeros(32, dtype=torch.int64)) for x in images.split(32)], None)
+    inputs, held, judges = calibration(loaders, net, heavy)
+    assert [len(x) for x in (*inputs, held)] == [FEWEST] * (BATCHES + 1)
+    fitted, looked_at = ({v.item() for x in part for v in x} for part in (inputs, judges))
+    assert not fitted & looked_at
+    assert judges[0] is held
+    assert len(judges) == JUDGES + 1
+    assert len(looked_at) == sum(map(len, judges)) > 4 * FEWEST
+
+
+def test_images_of_several_sizes_judge_too(net, made):
+    heavy = dataclasses.replace(made, before=Cost(macs=10**12))
+    sizes = [torch.zeros(20, 3, 8, 8), torch.zeros(20, 3, 8, 12)]
+    loaders = as_loaders([(x, torch.zeros(20, dtype=torch.int64)) for x in sizes], None)
+    _, held, judges = calibration(loaders, net, heavy)
+    assert held.shape == (FEWEST, 3, 8, 12)
+    assert [tuple(x.shape[2:]) for x in judges] == [(8, 12), (8, 8), (8, 12)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.shared.modules import tensors_in
-from pdecnn.shared.trees import arguments, count, map_tensors, named_tensors, part, sized, takes_images
+from pdecnn.shared.trees import arguments, count, map_tensors, named_tensors, ordered, part, sized, takes_images
 
 A, B = torch.arange(6.0).view(2, 3), torch.ones(2, 1)
 
@@ -97,3 +97,13 @@ def test_samples_are_counted_taken_and_repeated():
     assert part(images, slice(1), images=True)[0] is images[0]
     assert [q.shape[1] for q in sized(images, 3, images=True)] == [4, 5, 4]
     assert map_tensors(Pair(A, 1), torch.neg).first.equal(-A)
+
+
+def test_large_images_alone_are_put_in_channels_last():
+    large, small = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 63, 64)
+    found = ordered({"x": large, "more": (small, A)})
+    assert found["x"].is_contiguous(memory_format=torch.channels_last)
+    assert not found["x"].is_contiguous()
+    assert torch.equal(found["x"], large)
+    assert found["more"][0] is small
+    assert found["more"][1] is A

@@ -24,7 +24,7 @@ from pdecnn.condensation.site import Run
 from pdecnn.layers.global_layer_nd import GLOBAL_LAYERS, AnyGlobalLayer
 from pdecnn.shared.modules import eval_mode, listen, with_momentum
 from pdecnn.shared.progress import ProgressCallback
-from pdecnn.shared.trees import arguments, count, named_tensors, part, takes_images
+from pdecnn.shared.trees import arguments, count, named_tensors, ordered, part, takes_images
 from pdecnn.training.batches import as_batch
 
 State = dict[str, Tensor]
@@ -93,7 +93,7 @@ def fit_layers(
     layers = {s: m for s, m in site_modules(student, plan.runs).items() if hasattr(m, NEW)}
     batches_of = [data] if isinstance(data, Tensor) else data
     read = zip(range(batches + 1), batches_of, strict=False)
-    inputs, held = hold_out([as_batch(b)[0] for _, b in read], teacher)
+    inputs, held = hold_out([ordered(as_batch(b)[0]) for _, b in read], teacher)
     blocks = plan.prune(teacher)
     if blocks is not teacher:  # what is left of the blocks, and of the student around them, meets other inputs
         recalibrate(blocks, "", inputs)

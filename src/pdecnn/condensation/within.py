@@ -27,7 +27,7 @@ from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
 from pdecnn.shared.reading import read_object
-from pdecnn.shared.trees import arguments
+from pdecnn.shared.trees import arguments, ordered
 from pdecnn.training import Loaders
 from pdecnn.training.batches import as_batch
 from pdecnn.training.data import Batch
@@ -39,6 +39,7 @@ LATENCY, HARMS, CANDIDATES = "latency.json", "harms.json", "candidates.json"
 WORK = 1e11  # multiply-adds that one pass over the calibration images may take
 FEWEST = 12  # images of a batch of these
 BATCHES = 4
+JUDGES = 8  # batches more, at the most, that trials are judged by
 WIDTHS = (1.0, 0.75, 0.5)
 COUNT = 3  # candidates that are distilled
 
@@ -52,6 +53,7 @@ class Measured:
     harms: Harms
     inputs: list[Any]
     held: Any
+    judges: list[Any]  # that one and others that nothing was fitted to: by them trials are compared
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def plan_within(
         say(f"{table.where}: {table.ms:.3f} ms before")
         names = [n for n in names if all(n in site.layers for site in table.sites.values())]
     worth = {run.path: that_pay(run, names, table if given is None else None) for run in full.runs}
-    inputs, held = _calibration(data, teacher, full)
+    inputs, held, judges = calibration(data, teacher, full)
     harms = _kept(
         folder / HARMS, lambda: measure_harms(full, teacher, inputs, held, worth, seed=seed, progress=progress)
     )
@@ -140,7 +142,7 @@ def plan_within(
         plans += [made for made in [thin(BESIDE)] if made.runs]
     elif free:
         plans += _narrower(teacher, example, wishes, say, progress)
-    known = Measured(tuple(plans), table, harms, inputs, held)
+    known = Measured(tuple(plans), table, harms, inputs, held, judges)
 
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
         def find() -> dict[str, Any]:
@@ -154,7 +156,7 @@ def plan_within(
                 if whole and by_accuracy:  # the first is taken untried
                     say("solving for fewer inner channels, to see what they harm")
                     solved = fit_inner(teacher, whole.plan.inner, inputs, progress=progress)
-                    whole = replace(whole, harm=_distance(solved, teacher, held))
+                    whole = replace(whole, harm=_distance(solved, teacher, [held]))
                 made = [*made[:1], *([whole] if whole else []), *made[1:]][:COUNT]
                 made.sort(key=_known_harm) if by_accuracy else None
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
@@ -182,7 +184,7 @@ def plan_within(
         few = replace(data, train=Brief(data.train, steps), evaluation=None)
         say(f"trying {len(found)} candidates, {steps} step{'s' if steps > 1 else ''} each")
         students = (attempt(f"trial-{i}", p, 1, few) for i, p in enumerate(found))
-        distances = [_distance(student, teacher, held) for student in students]
+        distances = [_distance(student, teacher, judges) for student in students]
     first = min(range(len(found)), key=lambda i: distances[i] or 0.0)
     rows = [{**p.row(), "distance_after_trial": d} for p, d in zip(found, distances, strict=True)]
     write_atomic(folder / SEARCH, json.dumps({"chosen": first, "candidates": rows}, indent=2) + "\n")
@@ -288,12 +290,14 @@ def _kept(file: Path, find: Callable[[], Any]) -> Any:
     return read_object(file, MAX_PLAN)
 
 
-def _calibration(data: Loaders, teacher: nn.Module, made: Plan) -> tuple[list[Any], Any]:
-    """A few batches, fewer images for large networks, and one more that is held out."""
+def calibration(data: Loaders, teacher: nn.Module, made: Plan) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """A few batches, fewer images for large networks; one more that is held out; and what trials are judged by."""
     source = data.plain if data.plain is not None else (b for b in data.train.batches(0))
-    batches = [as_batch(b)[0] for b in islice(source, BATCHES + 1)]
+    batches = [ordered(as_batch(b)[0]) for b in islice(source, BATCHES + 1)]
     most = max(FEWEST, int(WORK / max(made.before.macs, 1)) // len(batches))
-    return hold_out([b[:most] for b in batches], teacher)
+    inputs, held = hold_out([b[:most] for b in batches], teacher)
+    rest = [part for b in batches for part in b[most:].split(most) if len(part)]
+    return inputs, held, [held, *rest[:JUDGES]]
 
 
 def _try(
@@ -315,7 +319,10 @@ def _try(
     return student
 
 
-def _distance(student: nn.Module, teacher: nn.Module, held: Any) -> float:
+def _distance(student: nn.Module, teacher: nn.Module, batches: Sequence[Any]) -> float:
     """How far the answers are from the teacher's, on images of no augmentation."""
+    far = 0.0
     with torch.no_grad(), eval_mode(student), eval_mode(teacher):
-        return answer_distance(student(*arguments(student, held)), teacher(*arguments(teacher, held)))
+        for x in batches:
+            far += len(x) * answer_distance(student(*arguments(student, x)), teacher(*arguments(teacher, x)))
+    return far / sum(map(len, batches))

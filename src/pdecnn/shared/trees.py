@@ -8,6 +8,8 @@ from typing import Any, get_origin
 import torch
 from torch import Tensor, nn
 
+LARGE = 64 * 64  # pixels of an image from which on channels_last is faster
+
 
 def named_tensors(tree: Any, name: str = "") -> dict[str, Tensor]:
     """Every tensor of a model's answer under its name there; a tensor that is the answer itself has none.
@@ -52,6 +54,16 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Any]) -> Any:
 def moved(tree: Any, device: torch.device) -> Any:
     """The tree on another device."""
     return map_tensors(tree, lambda q: q.to(device, non_blocking=True))
+
+
+def ordered(tree: Any) -> Any:
+    """The tree with large images on the CPU in channels_last, whose convolutions take about half of the time there."""
+
+    def change(q: Tensor) -> Tensor:
+        large = q.ndim == 4 and q.shape[2] * q.shape[3] >= LARGE and q.device.type == "cpu"
+        return q.contiguous(memory_format=torch.channels_last) if large else q
+
+    return map_tensors(tree, change)
 
 
 def is_images(x: Any) -> bool:

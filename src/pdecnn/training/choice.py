@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pdecnn.layers.depthwise import depthwise_convs, use_native
 from pdecnn.shared.modules import tensors_in
-from pdecnn.shared.trees import takes_targets
+from pdecnn.shared.trees import LARGE, takes_targets
 from pdecnn.training.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def overrun(model: nn.Module) -> str | None:
 
 def usual_way(recipe: Recipe, shape: Sequence[int]) -> Way:
     """The way where nothing is measured: channels_last for images of 64 x 64 pixels or more, torch's kernels."""
-    large = len(shape) == 3 and shape[1] * shape[2] >= 64 * 64
+    large = len(shape) == 3 and shape[1] * shape[2] >= LARGE
     given = Way(recipe.channels_last is True, recipe.depthwise, recipe.compile is True)
     return given._replace(
         channels_last=large if recipe.channels_last == "auto" else given.channels_last,

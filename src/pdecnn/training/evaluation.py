@@ -11,6 +11,7 @@ from torch.nn import functional as nnf
 from torch.utils.data import DataLoader, SequentialSampler
 
 from pdecnn.shared.progress import ProgressCallback, counted
+from pdecnn.shared.trees import ordered
 
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -86,7 +87,7 @@ def evaluate(
     try:
         with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
             for x, y in counted(part_of(loader, rank, world_size), progress, "evaluating"):
-                logits = model(x.to(device)).float().cpu()
+                logits = model(ordered(x.to(device))).float().cpu()
                 if not len(confusion):
                     num_classes = num_classes or logits.shape[1]
                     confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
