@@ -272,9 +272,8 @@ def _patches(layer: nn.Module, x: Tensor) -> Tensor:
         return x.flatten(1, -2)
     assert isinstance(layer, _ConvNd)
     if set(layer.kernel_size) == {1} and set(layer.padding) == {0}:
-        for dim, stride in enumerate(layer.stride, 2):
-            x = x.index_select(dim, torch.arange(0, x.shape[dim], stride, device=x.device))
-        return x.flatten(2).transpose(1, 2)
+        seen = tuple(slice(None, None, stride) for stride in (1, 1, *layer.stride))
+        return x[seen].flatten(2).transpose(1, 2)
     sizes: Any = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     return nnf.unfold(x, *sizes).transpose(1, 2)
 
