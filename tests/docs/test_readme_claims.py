@@ -63,6 +63,8 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
             runs[run["model"], run["epochs"], str(run["recipe"]["model"]["kwargs"])] = run["accuracy"]
     null = "{'no_global': True}"
     for model, epochs, kwargs in (
+        ("cifar_resnet_tiny_global", 75, "{}"),
+        ("cifar_resnet_tiny_global", 75, null),
         ("cifar_wrn_tiny_global", 10, "{}"),
         ("cifar_wrn_tiny_global", 10, null),
         ("cifar_resnet32_global", 24, "{}"),
