@@ -94,3 +94,20 @@ def test_a_search_on_photographs_beside_its_null():
     speed = times["onnx_speedup"]
     assert f"it has {after:.1f} % of 750 instead of {teacher:.1f} %, at {speed['condensed']:.2f}x the speed" in README
     assert f"in place of the blocks {null['accuracies']['distilled']:.1f} % at {speed['null']:.2f}x" in README
+
+
+def test_a_search_on_photographs_that_took_fewer_inner_channels():
+    found = json.loads((ROOT / "benchmarks/results/condense_imagenette_lite0_inner.json").read_text())
+    net = found["nets"]["tf_efficientnet_lite0"]
+    assert net["job"]["plan"].startswith("inner")
+    assert net["job"]["layers"] == 0
+    of, speed = net["job"]["accuracies"], net["times"]["onnx_speedup"]["condensed"]
+    said = (
+        f"asked for {found['budget'].replace('%', ' %')}, it has {of['fitted, no labels']:.1f} % of "
+        f"{found['images']['val']:,} pictures instead of {of['teacher']:.1f} % before any training and "
+        f"{of['distilled']:.1f} % after one epoch of {found['images']['train']:,}, at {speed:.2f}x the speed"
+    )
+    assert said in README
+    faq = " ".join((ROOT / "docs/faq.md").read_text(encoding="utf-8").split())
+    assert round(of["teacher"] - of["distilled"]) == 3
+    assert "with fewer inner channels and all its blocks the net lost three" in faq
