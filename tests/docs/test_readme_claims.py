@@ -80,6 +80,13 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
     assert f"has {text:.2f} % of the test images of CIFAR-10 in the reading of the text and {counts:.2f} %" in said
 
 
+def test_the_toy_without_its_equation():
+    found = json.loads((ROOT / "results/mnist-toy-null.json").read_text())
+    assert found["recipe"]["model"]["kwargs"] == {"no_global": True}
+    assert len(found["accuracies"]) == 1
+    assert f"| MNIST | {found['accuracy']:.2f} %, one seed |" in README
+
+
 def test_how_long_a_search_takes():
     found = json.loads((ROOT / "benchmarks/results/prediction.json").read_text())["search"]["resnet50"]
     page = " ".join((ROOT / "docs/benchmarks/scaling.md").read_text(encoding="utf-8").split())
