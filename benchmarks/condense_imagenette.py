@@ -61,9 +61,12 @@ def lite0() -> nn.Module:
     return model.eval()
 
 
-def condensed(folder: Path, teacher: nn.Module, data: Loaders, epochs: int, budget: str | None) -> dict[str, Any]:
+def condensed(
+    folder: Path, teacher: nn.Module, data: Loaders, epochs: int, budget: str | None, found: Path | None
+) -> dict[str, Any]:
     """The job, with all that a user would leave as it is; with a budget, that of milliseconds in ONNX Runtime."""
     wishes: dict[str, Any] = {"plan_options": {"budget": {"latency_ms": budget}}, "runtime": "onnx"} if budget else {}
+    wishes = {"prepared": Plan.load(found)} if found else wishes
     resume = (folder / "job.json").is_file()
     _, result = run_job(
         folder, teacher, data, epochs=epochs, resume=resume, say=print, reporter=choose_reporter, **wishes
@@ -156,6 +159,9 @@ def run(
     nets: Annotated[list[str] | None, typer.Option(help="Which; all by default.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of distillation.")] = 10,
     budget: Annotated[str | None, typer.Option(help="Share of milliseconds in ONNX Runtime, such as 50%.")] = None,
+    found: Annotated[
+        Path | None, typer.Option("--plan", help="What a search for this budget found before, in place of a search.")
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Pixels to distil and evaluate at; those of the net.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 64,
     rounds: Annotated[int, typer.Option(help="Samples of each latency.")] = 15,
@@ -165,6 +171,7 @@ def run(
     torch.set_num_threads(1)
     images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
     settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size, "budget": budget}
+    settings["searched"] = found is None
     old: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
     results: dict[str, Any] = (
         old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
@@ -178,7 +185,9 @@ def run(
         folder = work / f"{name}-{pixels}-{epochs}{'-' + budget.rstrip('%') if budget else ''}"
         net = results["nets"].setdefault(name, {"pixels": pixels, "job": None, "null": None, "times": None})
         parts: dict[str, Callable[[], dict[str, Any]]] = {
-            "job": lambda f=folder, t=teacher, d=loaders: condensed(f, t, d, epochs, budget),  # type: ignore[misc]
+            "job": lambda f=folder, t=teacher, d=loaders: condensed(  # type: ignore[misc]
+                f, t, d, epochs, budget, found
+            ),
             "null": lambda f=folder, t=teacher, d=loaders: null(f, t, d, epochs),  # type: ignore[misc]
             "times": lambda f=folder, t=teacher, s=SIZES[name]: times(f, t, s, rounds),  # type: ignore[misc]
         }

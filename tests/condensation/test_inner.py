@@ -1,5 +1,6 @@
 """Fewer inner channels: found, cut, chosen and made up for by least squares, planned, saved, searched for."""
 
+import copy
 import itertools
 import json
 import subprocess
@@ -13,17 +14,20 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pdecnn
+from pdecnn.condensation.distill import inner_blocks
 from pdecnn.condensation.fit import answer_distance, fit_layers
 from pdecnn.condensation.inner import Inner, cut_inner, eliminate, find_inner, fit_inner
 from pdecnn.condensation.site import Cost
 from pdecnn.condensation.thinner import share_within
 from pdecnn.shared.reading import FileError
+from pdecnn.training.batches import as_loaders
 from pdecnn.training.progress import Reporter
 
 pytest.importorskip("torch_pruning", reason="the extra `prune` is not installed")
 
 X = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(16) % 4
+LOADERS = as_loaders([(X, Y)], None, batch_size=16, seed=0)
 
 
 class Hidden(nn.Module):
@@ -232,3 +236,48 @@ def test_a_budget_of_accuracy_knows_what_fewer_inner_channels_harm(tmp_path):
     for row in tried:
         blocks_go = any(run["keep"] < run["of"] for run in row["runs"].values())
         assert row["harm"] is None if row["inner"] and blocks_go else row["harm"] >= 0
+
+
+class ByParts(nn.Module):
+    """Runs the layers of a list, which as a module is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Conv2d(3, 24, 1), nn.Conv2d(24, 8, 1)])
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+
+    def forward(self, x):
+        for part in self.parts:
+            x = torch.relu(part(x))
+        return self.head(x)
+
+
+def test_blocks_with_fewer_inner_channels_learn_their_maps():
+    teacher = net()
+    model, _ = pdecnn.condense(teacher, X[:1], inner=0.5, data=X)
+    assert inner_blocks(model, teacher, LOADERS) == {"1": "1", "2": "2"}
+    assert inner_blocks(net(), teacher, LOADERS) == {}
+    model.eval()
+
+    def off(student):
+        with torch.no_grad():
+            return sum(answer_distance(student[: n + 1](X), teacher[: n + 1](X)) for n in (1, 2))
+
+    def after(weight):
+        student = copy.deepcopy(model)
+        recipe = {"frozen_norms": True, "optimizer": {"name": "adamw", "lr": 1e-3}}
+        options = {"epochs": 20, "recipe": recipe, "reporter": Reporter(), "weight": 1.0}
+        pdecnn.distill(student, teacher, [(X, Y)], feature_weight=weight, **options)
+        return off(student.eval())
+
+    assert after(None) == after(1.0) < min(after(0.0), 0.9 * off(model))
+
+
+def test_modules_that_are_not_run_themselves_are_no_blocks():
+    torch.manual_seed(0)
+    teacher = ByParts().eval()
+    model, _ = pdecnn.condense(teacher, X[:1], inner=0.5, data=X)
+    assert inner_blocks(model, teacher, LOADERS) == {}
+    before = model.parts[1].weight.detach().clone()
+    pdecnn.distill(model, teacher, [(X, Y)], epochs=1, reporter=Reporter())
+    assert not torch.equal(model.parts[1].weight, before)

@@ -2,7 +2,9 @@
 
 import copy
 
+import pytest
 import torch
+import yaml
 from torch import nn
 
 import pdecnn
@@ -59,3 +61,11 @@ def test_a_distillation_does_so_unless_it_is_told_otherwise():
         pdecnn.distill(student, model, [(X, Y)], epochs=1, recipe=recipe, reporter=Reporter())
         assert torch.equal(statistics(student), start) == kept
         assert not torch.equal(student[5].bias, bias)
+
+
+def test_norms_that_keep_their_statistics_are_spared_long_steps(tmp_path):
+    model = teacher(0.5)
+    for name, by, found in (("kept", 0.01, ("adamw", 0.0001)), ("new", 5.0, ("sgd", 0.005))):
+        pdecnn.distill(changed(model, by), model, [(X, Y)], epochs=1, run_dir=tmp_path / name, reporter=Reporter())
+        optimizer = yaml.safe_load((tmp_path / name / "recipe.yaml").read_text())["optimizer"]
+        assert (optimizer["name"], optimizer["lr"]) == (found[0], pytest.approx(found[1]))

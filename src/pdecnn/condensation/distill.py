@@ -20,11 +20,13 @@ from pdecnn.training import Augment, Dataset, FitResult, Loaders, Recipe, fit
 from pdecnn.training.batches import Answered, as_batch, as_loaders
 from pdecnn.training.check import check_data
 from pdecnn.training.imitation import Imitation, OwnLoss, is_logits
+from pdecnn.training.objective import captured
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter, choose_reporter
 from pdecnn.training.recipe import DistillRecipe
 
 LR, NEW = 0.005, 10.0  # kept blocks know their task already; new layers learn theirs
+FEATURES, OF_BLOCKS = 0.1, 1.0  # weight of feature maps; where all blocks stay, they can be learned closely
 DEFAULTS: dict[str, Any] = {
     "schedule": {"name": "cosine", "warmup_epochs": 0.5},
     "tensorboard": False,
@@ -48,7 +50,7 @@ def distill(
     new: float = NEW,
     weight: float = 0.9,
     temperature: float = 4.0,
-    feature_weight: float = 0.1,
+    feature_weight: float | None = None,
     augment: Mapping[str, Any] | None = None,
     seed: int = 0,
     steps: tuple[int, int] | None = None,
@@ -61,11 +63,12 @@ def distill(
 
     For classifiers the loss is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)`. For models that
     give anything else, such as maps, pyramids or dicts, it is the mean square of the difference of each tensor to the
-    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each new layer,
-    `feature_weight` times the distance of its output to that of the run it replaced, relative to the latter.
+    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each new layer and for each
+    block that has fewer inner channels, `feature_weight` times the distance of its output to that of what it was,
+    relative to the latter.
 
     Where a classifier's batch norms would lose more by the statistics of these images than the student has lost, they
-    keep theirs, and the learning rate is a tenth (`recipe={"frozen_norms": False}`: not so).
+    keep theirs, and AdamW takes small steps in place of SGD: `lr` / 50 (`recipe={"frozen_norms": False}`: not so).
 
     Args:
         student: A condensed model, or any model that gives what the teacher gives (then without the feature maps).
@@ -85,7 +88,8 @@ def distill(
         new: How many times larger that of the new layers is.
         weight: Share of the teacher's answers in the loss.
         temperature: T, which softens the answers.
-        feature_weight: Weight of the feature maps; with 0 the answers alone are learned.
+        feature_weight: Weight of the feature maps; with 0 the answers alone are learned. 0.1 by default, and 1 if all
+            blocks stay and have fewer inner channels.
         augment: What is done to images in memory, as in a recipe: `{"pad": 2, "flip": 0.5}`.
         seed: Seed of order and augmentation.
         steps: The least and the most K of one net that serves them all, such as `(1, 10)`: each step of training has
@@ -102,7 +106,11 @@ def distill(
         loaders = in_memory(data, batch_size, seed, augment=Augment(**dict(augment or {})))
     else:
         loaders = as_loaders(data, val, batch_size=batch_size, seed=seed)
-    pairs = {**matched_modules(student), **named_pairs(features, student)} if feature_weight else {}
+    kept = inner_blocks(student, teacher, loaders) if feature_weight != 0 else {}
+    matched = {**matched_modules(student), **kept}
+    if feature_weight is None:
+        feature_weight = OF_BLOCKS if kept and matched == kept else FEATURES
+    pairs = {**matched, **named_pairs(features, student)} if feature_weight else {}
     learning = {"temperature": temperature, "features": pairs, "feature_weight": feature_weight if pairs else 0.0}
     own = imitation(
         teacher, loaders, {**learning, "weight": weight}, loss=loss, distance=distance, metric=metric,
@@ -116,7 +124,7 @@ def distill(
         own is None and "frozen_norms" not in (recipe or {}) and keep_statistics(student, teacher, _first(loaders)[0])
     )
     rates = {
-        "name": "sgd",
+        "name": "adamw" if keep else "sgd",
         "lr": lr * GENTLER if keep else lr,
         "weight_decay": 5e-4,
         "lr_scale": dict.fromkeys(sites(student), new),
@@ -233,3 +241,26 @@ def matched_modules(student: nn.Module) -> dict[str, str]:
         return {}
     runs = [run for run in plan.runs if run.condenses and run.site]
     return {path: path for path in ((run.transition or "") if run.is_dense else run.site for run in runs) if path}
+
+
+def inner_blocks(student: nn.Module, teacher: nn.Module, loaders: Loaders) -> dict[str, str]:
+    """The modules, such as residual blocks, that have fewer inner channels and give maps as large as ever."""
+    config = getattr(student, CONFIG, None)
+    if config is None:
+        return {}
+    both = set(dict(student.named_modules())) & set(dict(teacher.named_modules()))
+    inner = [one.last for one in Plan.from_dict(config["plan"]).inner if one.last in both]  # others went with their run
+    names = list(dict.fromkeys(holder for holder, _, _ in (last.rpartition(".") for last in inner) if holder))
+    if not names:
+        return {}
+    x = _first(loaders)[0]
+    with captured(student, names, "student") as mine:
+        _answer(student, x)
+    with captured(teacher, names, "teacher") as theirs:
+        _answer(teacher, x)
+    maps = {name: (mine.get(name), theirs.get(name)) for name in names}  # None where only the parts of a module are run
+    return {name: name for name, (h, g) in maps.items() if _shape(h) == _shape(g) != ()}
+
+
+def _shape(h: Any) -> tuple[int, ...]:
+    return tuple(h.shape) if isinstance(h, torch.Tensor) else ()

@@ -15,7 +15,7 @@ from pdecnn.condensation.fit import answer_distance
 from pdecnn.shared.modules import eval_mode
 from pdecnn.shared.trees import arguments, map_tensors
 
-GENTLER = 0.1  # times the learning rate where norms keep their statistics and do not undo a step that is too long
+GENTLER = 0.02  # times the learning rate, for AdamW: norms that keep their statistics do not undo too long a step
 
 
 @torch.no_grad()
