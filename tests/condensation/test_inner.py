@@ -281,3 +281,29 @@ def test_modules_that_are_not_run_themselves_are_no_blocks():
     before = model.parts[1].weight.detach().clone()
     pdecnn.distill(model, teacher, [(X, Y)], epochs=1, reporter=Reporter())
     assert not torch.equal(model.parts[1].weight, before)
+
+
+def test_a_search_that_goes_on_does_not_time_its_shares_again(tmp_path, monkeypatch):
+    from pdecnn.condensation import within
+
+    arguments = {
+        "train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path, "runtime": "eager",
+        "budget": {"latency_ms": "70%"}, "replacement": "nothing",
+    }  # fmt: skip
+    teacher, timed, real = net(32, 3, count=6), [], within.thinner_costs
+    monkeypatch.setattr(within, "thinner_costs", lambda *args: timed.append(real(*args)) or timed[-1])
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(within, "distill", killed)
+        patch.setattr(within, "keep_blocks", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pdecnn.condense(teacher, X[:1], **arguments)
+    kept = json.loads((tmp_path / "thinner.json").read_text())["shares"]
+    assert {share: Cost(**cost) for share, cost in kept} == timed[0]
+    pdecnn.condense(teacher, X[:1], **arguments, resume=True)
+    assert len(timed) == 1
+    pdecnn.condense(teacher, X[:1], **{**arguments, "budget": {"macs": "70%"}})
+    assert len(timed) == 2

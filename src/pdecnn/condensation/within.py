@@ -20,7 +20,7 @@ from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
-from pdecnn.condensation.site import Run
+from pdecnn.condensation.site import Cost, Run
 from pdecnn.condensation.stages import StoppedError
 from pdecnn.condensation.thinner import BESIDE, keep_blocks, thinner_costs
 from pdecnn.shared.files import write_atomic
@@ -35,7 +35,7 @@ from pdecnn.training.loaders import Batches
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
-LATENCY, HARMS, CANDIDATES = "latency.json", "harms.json", "candidates.json"
+LATENCY, HARMS, CANDIDATES, THINNER = "latency.json", "harms.json", "candidates.json", "thinner.json"
 WORK = 1e11  # multiply-adds that one pass over the calibration images may take
 FEWEST = 12  # images of a batch of these
 BATCHES = 4
@@ -91,7 +91,7 @@ def plan_within(
     """The best plan within `budget`; what was measured is kept in `folder`, so that a killed job goes on from there.
 
     Args:
-        folder: Gets latency.json, harms.json and, in the end, search.json.
+        folder: Gets latency.json, harms.json, thinner.json and, in the end, search.json.
         teacher: The model before.
         data: Its images.
         example: One input.
@@ -132,7 +132,7 @@ def plan_within(
     )
     plans = [full]
     free = latency_table is None and find_spec("torch_pruning") and not {"width", "inner"} & set(options)
-    thinner = thinner_costs(teacher, example, table, progress) if free else {}
+    thinner = _thinner(folder, teacher, example, table, progress) if free else {}
 
     def thin(share: float) -> Plan:
         say(f"planning for {share:.0%} of the inner channels")
@@ -228,6 +228,16 @@ def _table(
     if not file.is_file():
         measure_sites(full, teacher, x, runtime=runtime, replacements=names, progress=progress).save(file)
     return LatencyTable.load(file)
+
+
+def _thinner(
+    folder: Path, teacher: nn.Module, example: Any, table: LatencyTable | None, progress: ProgressCallback | None
+) -> dict[float, Cost]:
+    def find() -> dict[str, Any]:
+        costs = thinner_costs(teacher, example, table, progress)
+        return {"shares": [[share, asdict(cost)] for share, cost in costs.items()]}
+
+    return {share: Cost(**cost) for share, cost in _kept(folder / THINNER, find)["shares"]}
 
 
 def that_pay(run: Run, names: Sequence[str], table: LatencyTable | None) -> list[str]:
