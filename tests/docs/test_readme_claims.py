@@ -74,6 +74,13 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
     ):
         length = "12 + 12" if epochs == 24 else epochs
         assert f"| CIFAR-10 | {runs[model, epochs, kwargs]:.2f} %, {length} epochs, one seed |" in README
+    whole, bare = (json.loads((ROOT / f"results/cifar10-tiny-{n}.json").read_text()) for n in ("global", "null"))
+    cycles = whole["earlier_cycles"][:2], (bare["earlier_cycles"][0], bare)
+    for first, second in cycles:
+        length = f"{first['epochs']} + {second['recipe']['epochs']}"
+        assert f"| CIFAR-10 | {second['accuracy']:.2f} %, {length} epochs, one seed |" in README
+    gains = (mine["accuracy"] - null["accuracy"] for mine, null in zip(*cycles, strict=True))
+    assert "the layers are worth {:.1f} and {:.1f} points".format(*gains) in README
     text, counts = (runs["cifar_resnet_tiny_global", 5, f"{{'reading': '{name}'}}"] for name in ("text", "counts"))
     said = " ".join((ROOT / "docs/notation.md").read_text(encoding="utf-8").split())
     assert f"counts, and {runs['cifar_resnet_tiny_global', 5, null]:.2f} % without its Global layers" in said
