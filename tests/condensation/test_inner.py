@@ -265,7 +265,7 @@ def test_blocks_with_fewer_inner_channels_learn_their_maps():
 
     def after(weight):
         student = copy.deepcopy(model)
-        recipe = {"frozen_norms": True, "optimizer": {"name": "adamw", "lr": 1e-3}}
+        recipe = {"optimizer": {"name": "adamw", "lr": 1e-3}}  # its norms are far from these images: they are kept
         options = {"epochs": 20, "recipe": recipe, "reporter": Reporter(), "weight": 1.0}
         pdecnn.distill(student, teacher, [(X, Y)], feature_weight=weight, **options)
         return off(student.eval())

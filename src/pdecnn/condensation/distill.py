@@ -26,7 +26,7 @@ from pdecnn.training.progress import Reporter, choose_reporter
 from pdecnn.training.recipe import DistillRecipe
 
 LR, NEW = 0.005, 10.0  # kept blocks know their task already; new layers learn theirs
-FEATURES, OF_BLOCKS = 0.1, 1.0  # weight of feature maps; where all blocks stay, they can be learned closely
+FEATURES, OF_BLOCKS = 0.1, 1.0  # weight of feature maps; those of blocks in small steps, which stay near to the teacher
 DEFAULTS: dict[str, Any] = {
     "schedule": {"name": "cosine", "warmup_epochs": 0.5},
     "tensorboard": False,
@@ -63,12 +63,12 @@ def distill(
 
     For classifiers the loss is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)`. For models that
     give anything else, such as maps, pyramids or dicts, it is the mean square of the difference of each tensor to the
-    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each new layer and for each
-    block that has fewer inner channels, `feature_weight` times the distance of its output to that of what it was,
-    relative to the latter.
+    teacher's, relative to the latter; `docs/any-task.md` has examples. Both have added, for each new layer,
+    `feature_weight` times the distance of its output to that of the run it replaced, relative to the latter.
 
     Where a classifier's batch norms would lose more by the statistics of these images than the student has lost, they
-    keep theirs, and AdamW takes small steps in place of SGD: `lr` / 50 (`recipe={"frozen_norms": False}`: not so).
+    keep theirs, AdamW takes small steps in place of SGD, `lr` / 50, and blocks that have fewer inner channels learn
+    the outputs of the teacher's too (`recipe={"frozen_norms": False}`: not so).
 
     Args:
         student: A condensed model, or any model that gives what the teacher gives (then without the feature maps).
@@ -88,8 +88,8 @@ def distill(
         new: How many times larger that of the new layers is.
         weight: Share of the teacher's answers in the loss.
         temperature: T, which softens the answers.
-        feature_weight: Weight of the feature maps; with 0 the answers alone are learned. 0.1 by default, and 1 if all
-            blocks stay and have fewer inner channels.
+        feature_weight: Weight of the feature maps; with 0 the answers alone are learned. 0.1 by default, and 1 if
+            there are only those of blocks with fewer inner channels.
         augment: What is done to images in memory, as in a recipe: `{"pad": 2, "flip": 0.5}`.
         seed: Seed of order and augmentation.
         steps: The least and the most K of one net that serves them all, such as `(1, 10)`: each step of training has
@@ -106,12 +106,9 @@ def distill(
         loaders = in_memory(data, batch_size, seed, augment=Augment(**dict(augment or {})))
     else:
         loaders = as_loaders(data, val, batch_size=batch_size, seed=seed)
-    kept = inner_blocks(student, teacher, loaders) if feature_weight != 0 else {}
-    matched = {**matched_modules(student), **kept}
-    if feature_weight is None:
-        feature_weight = OF_BLOCKS if kept and matched == kept else FEATURES
-    pairs = {**matched, **named_pairs(features, student)} if feature_weight else {}
-    learning = {"temperature": temperature, "features": pairs, "feature_weight": feature_weight if pairs else 0.0}
+    of_maps = FEATURES if feature_weight is None else feature_weight
+    pairs = {**matched_modules(student), **named_pairs(features, student)} if of_maps else {}
+    learning = {"temperature": temperature, "features": pairs, "feature_weight": of_maps if pairs else 0.0}
     own = imitation(
         teacher, loaders, {**learning, "weight": weight}, loss=loss, distance=distance, metric=metric,
         features=features,
@@ -123,6 +120,9 @@ def distill(
     keep = (
         own is None and "frozen_norms" not in (recipe or {}) and keep_statistics(student, teacher, _first(loaders)[0])
     )
+    if keep and of_maps and (blocks := inner_blocks(student, teacher, loaders)):
+        closely = OF_BLOCKS if feature_weight is None and not pairs else of_maps
+        learning |= {"features": {**pairs, **blocks}, "feature_weight": closely}
     rates = {
         "name": "adamw" if keep else "sgd",
         "lr": lr * GENTLER if keep else lr,
