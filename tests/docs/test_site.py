@@ -163,6 +163,16 @@ def test_the_plain_sentence_of_inner_channels():
     assert mean(row["test"] for row in rows.values()) > max(others)
 
 
+def test_the_plain_sentence_of_what_has_one_seed():
+    page = " ".join((DOCS / "frontier.md").read_text(encoding="utf-8").split())
+    nets = results.read("frontier-fashion")["nets"]
+    names = ("pruned magnitude 0.5", "pruned taylor 0.5", "plain, 1 block(s)", "plain, 2 block(s)")
+    assert not any(nets[name].get("times") or len(nets[name]["seeds"]) > 1 for name in names)
+    by_size, taylor, one, two = (f"{nets[name]['seeds']['0']['test']:.2f}" for name in names)
+    assert f"by magnitude has {by_size} %, by Taylor expansion {taylor} %" in page
+    assert f"with the same distillation, {one} and {two} %" in page
+
+
 def test_the_plain_sentence_of_cifar10():
     nets = results.read("frontier-cifar10")["nets"]
     nets = {name: net for name, net in nets.items() if net["seeds"] and net.get("times")}  # trained and timed
