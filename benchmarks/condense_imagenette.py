@@ -172,7 +172,7 @@ def run(
     images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
     settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size, "budget": budget}
     settings["searched"] = found is None
-    old: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
+    old: dict[str, Any] = {"searched": True, **json.loads(output.read_text())} if output.is_file() else {}
     results: dict[str, Any] = (
         old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
     )

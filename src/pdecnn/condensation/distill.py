@@ -174,7 +174,7 @@ def imitation(
     x, y = _first(loaders)
     if loss is None and distance is None and metric is None and not features and is_logits(_answer(teacher, x)):
         return None
-    aims = {"feature_weight": 0.1, **(learning or {})}
+    aims = {"feature_weight": FEATURES, **(learning or {})}
     whole = {"backbone": "backbone"} if takes_targets(teacher) and hasattr(teacher, "backbone") else {}
     aims["features"] = aims.get("features") or named_pairs(features, teacher) or whole
     own = Imitation(teacher, DistillRecipe(**aims), loss=loss, distance=distance, metric=metric)
@@ -224,8 +224,13 @@ def known_to(teacher: nn.Module, loaders: Loaders) -> Loaders:
 
 def sites(student: nn.Module) -> list[str]:
     """Where a condensed model has new layers."""
+    plan = _plan_of(student)
+    return [] if plan is None else list(new_layers(student, plan.runs))
+
+
+def _plan_of(student: nn.Module) -> Plan | None:
     config = getattr(student, CONFIG, None)
-    return [] if config is None else list(new_layers(student, Plan.from_dict(config["plan"]).runs))
+    return None if config is None else Plan.from_dict(config["plan"])
 
 
 def matched_modules(student: nn.Module) -> dict[str, str]:
@@ -233,11 +238,8 @@ def matched_modules(student: nn.Module) -> dict[str, str]:
 
     A new layer has the path of the last block it replaced. Maps of a narrower model have none.
     """
-    config = getattr(student, CONFIG, None)
-    if config is None:
-        return {}
-    plan = Plan.from_dict(config["plan"])
-    if plan.width != 1:  # other channels
+    plan = _plan_of(student)
+    if plan is None or plan.width != 1:  # other channels
         return {}
     runs = [run for run in plan.runs if run.condenses and run.site]
     return {path: path for path in ((run.transition or "") if run.is_dense else run.site for run in runs) if path}
@@ -245,11 +247,11 @@ def matched_modules(student: nn.Module) -> dict[str, str]:
 
 def inner_blocks(student: nn.Module, teacher: nn.Module, loaders: Loaders) -> dict[str, str]:
     """The modules, such as residual blocks, that have fewer inner channels and give maps as large as ever."""
-    config = getattr(student, CONFIG, None)
-    if config is None:
+    plan = _plan_of(student)
+    if plan is None:
         return {}
     both = set(dict(student.named_modules())) & set(dict(teacher.named_modules()))
-    inner = [one.last for one in Plan.from_dict(config["plan"]).inner if one.last in both]  # others went with their run
+    inner = [one.last for one in plan.inner if one.last in both]  # others went with their run
     names = list(dict.fromkeys(holder for holder, _, _ in (last.rpartition(".") for last in inner) if holder))
     if not names:
         return {}

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
@@ -19,6 +18,7 @@ from torch import nn
 from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
 from pdecnn.condensation.dense import find_dense
+from pdecnn.condensation.filters import Given, as_filters, refusal
 from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.inner import Inner, cut_inner, find_inner
 from pdecnn.condensation.match import check_model, count_kernels
@@ -44,7 +44,6 @@ from pdecnn.models.described import tell_timm
 from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import tensors_in
-from pdecnn.shared.names import close_to
 from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.reading import MB, FileError, check_tree, read_object
 from pdecnn.shared.tables import make_table, short, to_html
@@ -52,9 +51,6 @@ from pdecnn.shared.trees import arguments
 
 MAX_PLAN = 16 * MB
 FORMAT = "pdecnn-plan/1"
-
-Filter = str | type[nn.Module]
-Given = Filter | nn.Module
 
 
 @dataclass(frozen=True)
@@ -316,14 +312,14 @@ def plan(
     found = [*chain, *(d for d in dense if not any(_inside(d.parent, c) for c in chain))]
     skipped = [s for s in (*skipped, *more) if not any(_inside(s.path, run) for run in found)]
     modules = dict(model.named_modules())
-    ignore, only = (_filters(given, found, modules) for given in (ignore, only))
+    ignore, only = (as_filters(given, found, modules) for given in (ignore, only))
     runs: list[Run] = []
     for run in found:
         kernels = count_kernels(modules[run.parent])
         changes: dict[str, Any] = {"replacement": replacement, "K": K, "init": init, "options": dict(options or {})}
         run = dataclasses.replace(run, **changes, kernels=kernels).check()
         run = run if run.is_dense else dataclasses.replace(run, keep=min(keep, len(run.units)))
-        reason = _refusal(run, keep, modules, ignore, only)
+        reason = refusal(run, keep, modules, ignore, only)
         if reason:
             skipped.append(Skipped(run.path, reason))
         else:
@@ -381,51 +377,6 @@ def _try_record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
 
 def _inside(path: str, run: Run) -> bool:
     return any(path == m or path.startswith(m + ".") for m in run.members())
-
-
-def _refusal(
-    run: Run, keep: int, modules: Mapping[str, nn.Module], ignore: Sequence[Filter], only: Sequence[Filter]
-) -> str:
-    if any(_matches(f, run, modules) for f in ignore):
-        return "ignored, as asked"
-    if only and not any(_matches(f, run, modules) for f in only):
-        return "not among only, as asked"
-    if not run.condenses:
-        more = " and init='block' keeps one more" if run.init == "block" else ""
-        return f"it has {len(run.units)} blocks, keep={keep}{more}"
-    return ""
-
-
-def _filters(given: Given | Sequence[Given], found: Sequence[Run], modules: Mapping[str, nn.Module]) -> list[Filter]:
-    """One filter or many as a list; a ValueError if one of them names nothing that is in the model."""
-    many = [given] if isinstance(given, (str, type, nn.Module)) else list(given)
-    filters: list[Filter] = [_path_of(f, modules) if isinstance(f, nn.Module) else f for f in many]
-    for f in filters if found else ():
-        if isinstance(f, str) and not (f in modules or any(_matches(f, run, modules) for run in found)):
-            if any(re.fullmatch(f, path) for path in modules):
-                continue
-            hint = close_to(f, [*(run.path for run in found), *modules])
-            raise ValueError(f"plan: ignore or only names {f!r}, but no module of the model has such a path.{hint}")
-    return filters
-
-
-def _path_of(module: nn.Module, modules: Mapping[str, nn.Module]) -> str:
-    path = next((path for path, m in modules.items() if m is module), None)
-    if path is None:
-        raise ValueError(f"plan: ignore or only holds a {type(module).__name__} that is not a module of the model.")
-    return path
-
-
-def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
-    if isinstance(which, type):
-        return any(isinstance(modules[m], which) for m in run.members())
-    paths = (run.path, run.parent, *run.members())
-    if any(p == which or p.startswith(which + ".") for p in paths):
-        return True
-    try:
-        return any(re.fullmatch(which, p) for p in paths)
-    except re.error as error:
-        raise ValueError(f"plan: {which!r} is neither a path nor a regular expression: {error}.") from error
 
 
 def _counted(
