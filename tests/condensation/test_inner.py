@@ -1,6 +1,7 @@
 """Fewer inner channels: found, cut, chosen and made up for by least squares, planned, saved, searched for."""
 
 import copy
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -17,8 +18,9 @@ import pdecnn
 from pdecnn.condensation.distill import inner_blocks
 from pdecnn.condensation.fit import answer_distance, fit_layers
 from pdecnn.condensation.inner import Inner, cut_inner, eliminate, find_inner, fit_inner
+from pdecnn.condensation.places import choices_of, measure_places, numbers, share_out
+from pdecnn.condensation.search import propose_plans
 from pdecnn.condensation.site import Cost
-from pdecnn.condensation.thinner import share_within
 from pdecnn.shared.reading import FileError
 from pdecnn.training.batches import as_loaders
 from pdecnn.training.progress import Reporter
@@ -96,12 +98,18 @@ def test_elimination_gives_the_least_squares_of_what_stays(channels, m, outputs,
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(60, channels * m, generator=g, dtype=torch.float64)
     y = torch.randn(60, outputs, generator=g, dtype=torch.float64)
-    for keep in range(1, channels + 1):
-        stay, weights = eliminate(z.T @ z, z.T @ y, channels, keep)
-        columns = (stay[:, None] * m + torch.arange(m)).flatten()
+    keeps = range(channels, 0, -1)
+
+    def error(columns, weights):
+        return float((z[:, columns] @ weights - y).square().sum())
+
+    least = error(slice(None), torch.linalg.lstsq(z, y).solution)
+    for keep, found in zip(keeps, eliminate(z.T @ z, z.T @ y, channels, keeps), strict=True):
+        columns = (found.stay[:, None] * m + torch.arange(m)).flatten()
         direct = torch.linalg.lstsq(z[:, columns], y).solution
-        torch.testing.assert_close(weights, direct, atol=1e-8, rtol=1e-6)
-        assert len(stay) == keep
+        torch.testing.assert_close(found.weights, direct, atol=1e-8, rtol=1e-6)
+        assert len(found.stay) == keep
+        assert found.error == pytest.approx(error(columns, direct) - least, abs=1e-8)
 
 
 @settings(max_examples=25, deadline=None)
@@ -115,9 +123,9 @@ def test_the_channel_that_goes_first_is_the_one_missed_least(channels, m, seed):
         columns = (torch.tensor(stay)[:, None] * m + torch.arange(m)).flatten()
         return float((z[:, columns] @ torch.linalg.lstsq(z[:, columns], y).solution - y).square().sum())
 
-    stay, _ = eliminate(z.T @ z, z.T @ y, channels, channels - 1)
+    (found,) = eliminate(z.T @ z, z.T @ y, channels, [channels - 1])
     best = min(itertools.combinations(range(channels), channels - 1), key=error)
-    assert tuple(stay.tolist()) == best
+    assert tuple(found.stay.tolist()) == best
 
 
 @pytest.mark.parametrize("kernel, bias", [(1, False), (1, True), (3, False), (3, True)])
@@ -206,13 +214,81 @@ def test_new_layers_are_fitted_to_the_blocks_of_the_whole_model():
     torch.testing.assert_close(student.state_dict()[kept], solved.state_dict()[kept])
 
 
-def test_the_share_is_as_large_as_the_bounds_allow():
-    before, thinner = Cost(200, 200, 10.0), {0.75: Cost(100, 100, 8.0), 0.5: Cost(100, 100, 6.0)}
-    assert share_within(thinner, before, {"ms": 7.0}) == pytest.approx(0.5 + 0.25 * (0.98 * 7 - 6) / 2)
-    assert share_within(thinner, before, {"ms": 9.0}) == pytest.approx(0.75 + 0.25 * (0.98 * 9 - 8) / 2)
-    assert share_within(thinner, before, {"ms": 7.0, "params": 199}) == pytest.approx(0.5 + 0.25 * (0.98 * 7 - 6) / 2)
-    assert share_within(thinner, before, {"ms": 5.0}) is None
-    assert share_within({}, before, {"ms": 9.0}) is None
+def test_the_numbers_of_channels_fill_vectors():
+    assert numbers(480) == [416, 352, 288, 240, 176, 112]
+    assert numbers(64) == [48, 32, 16]
+    assert numbers(40) == [32, 24, 16, 8]
+    assert numbers(8) == []
+
+
+def test_what_a_place_saves_and_harms_is_what_the_model_without_its_channels_does():
+    model, inputs, held = net(48, count=3, bias=True), [X[:6], X[6:11]], X[11:]
+    places = measure_places(model, X[:1], inputs, held)
+    assert [p.inner.last for p in places] == ["1.project", "2.project", "3.project"]
+    all_of_them = pdecnn.profile(cut_inner(model, [p.inner for p in places]), X[:1])
+    whole = pdecnn.profile(model, X[:1])
+    assert sum(p.saved.params for p in places) == whole.params - all_of_them.params
+    assert sum(p.saved.macs for p in places) == pytest.approx(whole.exact - all_of_them.exact, rel=0.02)
+    for place in places:
+        harms = [harm for _, harm in place.harms]
+        assert harms == sorted(harms)
+        half = dataclasses.replace(place.inner, keep=24)
+        alone = fit_inner(model, [half], inputs)
+        with torch.no_grad():
+            assert dict(place.harms)[24] == pytest.approx(answer_distance(alone(held), model(held)), rel=1e-3)
+        most, *fewer = choices_of(place)
+        assert (most.inner.keep, most.harm, most.saved) == (48, 0.0, Cost())
+        assert [c.inner.keep for c in fewer] == [40, 32, 24, 16, 8]
+        assert fewer[-1].saved == place.saved
+        assert fewer[2].saved.params == pytest.approx(place.saved.params * 24 / 40, abs=1)
+    assert measure_places(nn.Sequential(nn.Conv2d(3, 4, 3)), X[:1], inputs, held) == ()
+
+
+def test_milliseconds_are_shared_out_as_each_place_alone_saves_and_sum_up():
+    saved = [Cost(1, 30), Cost(1, 10)]
+    times = {"": 10.0, "all": 6.0, "a": 9.5, "b": 8.5}
+    assert [c.ms for c in share_out(saved, times, ["a", "b"], 20.0)] == pytest.approx([2.0, 6.0])
+    assert [c.ms for c in share_out(saved, {"": 10.0, "all": 6.0}, ["a", "b"], 10.0)] == pytest.approx([3.0, 1.0])
+    assert [c.ms for c in share_out(saved, {"": 10.0, "all": 11.0, "a": 9.0}, ["a", "b"], 10.0)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("asked", [0.9, 0.7, 0.5])
+def test_blocks_and_inner_channels_are_chosen_together_as_trying_everything_does(asked):
+    """Three blocks and their places: what goes with a block is not taken out of it too."""
+    model = net(32, count=3)
+    full = pdecnn.plan(model, X[:1], replacement="nothing")
+    (run,) = full.runs
+    places = measure_places(model, X[:1], [X[:8]], X[8:])
+    a_place = max(harm for place in places for _, harm in place.harms)
+    harms = {run.path: {"nothing": [2 * a_place, 0.5 * a_place]}}
+    (found,) = propose_plans(full, model, X[:1], {"macs": f"{asked:%}"}, harms, places=places, count=1)
+
+    def all_of_them():
+        for keep, harm in ((3, 0.0), (2, 0.5 * a_place), (1, 2 * a_place)):
+            options = [choices_of(p) if i < keep else choices_of(p)[:1] for i, p in enumerate(places)]
+            for combination in itertools.product(*options):
+                gone = sum(cost.macs for cost in run.costs[keep:])
+                macs = full.before.macs - gone - sum(c.saved.macs for c in combination)
+                if macs <= asked * full.before.macs:
+                    yield harm + sum(c.harm for c in combination)
+
+    assert found.harm == pytest.approx(min(all_of_them()), rel=1e-5)
+    student = found.plan.apply(model)
+    assert sum(p.numel() for p in student.parameters()) == found.plan.after.params
+    assert pdecnn.profile(student, X[:1]).exact == pytest.approx(found.plan.after.macs, rel=0.01)
+    assert found.plan.after.macs <= 1.01 * asked * full.before.macs
+    kept = sum(isinstance(m, Hidden) for m in student.modules())
+    assert {one.last.split(".")[0] for one in found.plan.inner} <= {str(i) for i in range(1, kept + 1)}
+
+
+def test_a_budget_that_neither_blocks_nor_channels_can_meet_says_what_is_needed():
+    model = net(32, count=3)
+    full = pdecnn.plan(model, X[:1], replacement="nothing")
+    places = measure_places(model, X[:1], [X[:8]], X[8:])
+    harms = {full.runs[0].path: {"nothing": [0.4, 0.1]}}
+    least = pdecnn.profile(cut_inner(full.apply(model), [places[0].inner]), X[:1]).params
+    with pytest.raises(ValueError, match=rf"at least params={least:,.4g} is needed"):
+        propose_plans(full, model, X[:1], {"params": least - 1}, harms, places=places)
 
 
 def test_a_search_takes_inner_channels_into_account(tmp_path):
@@ -220,10 +296,11 @@ def test_a_search_takes_inner_channels_into_account(tmp_path):
     arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path}
     _, report = pdecnn.condense(teacher, X[:1], **arguments, budget={"macs": "70%"}, replacement="nothing")
     rows = json.loads((tmp_path / "search.json").read_text())["candidates"]
-    assert [bool(row["inner"]) for row in rows] == [False, True, True]
-    assert [row["harm"] is None for row in rows] == [False, True, True]
     kept = [sum(run["keep"] for run in row["runs"].values()) for row in rows]
-    assert kept[0] <= kept[2] <= kept[1] == 6 > kept[0]
+    together, *others = rows
+    assert together["harm"] <= min(row["harm"] for row in others)
+    assert any(row["inner"] and n == 6 for row, n in zip(rows, kept, strict=True))  # inner channels alone
+    assert any(not row["inner"] and n < 6 for row, n in zip(rows, kept, strict=True))  # blocks alone
     assert report.plan.after.macs <= 0.7 * report.plan.before.macs
 
 
@@ -233,9 +310,7 @@ def test_a_budget_of_accuracy_knows_what_fewer_inner_channels_harm(tmp_path):
     pdecnn.condense(net(32, 3, count=6), X[:1], **arguments, **wishes, budget={"accuracy": -100})
     tried = json.loads((tmp_path / "search.json").read_text())["tried"]
     assert tried
-    for row in tried:
-        blocks_go = any(run["keep"] < run["of"] for run in row["runs"].values())
-        assert row["harm"] is None if row["inner"] and blocks_go else row["harm"] >= 0
+    assert all(row["harm"] >= 0 for row in tried)
 
 
 class ByParts(nn.Module):
@@ -283,27 +358,29 @@ def test_modules_that_are_not_run_themselves_are_no_blocks():
     assert not torch.equal(model.parts[1].weight, before)
 
 
-def test_a_search_that_goes_on_does_not_time_its_shares_again(tmp_path, monkeypatch):
+def test_a_search_that_goes_on_does_not_measure_its_places_again(tmp_path, monkeypatch):
     from pdecnn.condensation import within
 
     arguments = {
         "train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path, "runtime": "eager",
-        "budget": {"latency_ms": "70%"}, "replacement": "nothing",
+        "budget": {"latency_ms": "80%"}, "replacement": "nothing",
     }  # fmt: skip
-    teacher, timed, real = net(32, 3, count=6), [], within.thinner_costs
-    monkeypatch.setattr(within, "thinner_costs", lambda *args: timed.append(real(*args)) or timed[-1])
+    teacher, found, real = net(32, 3, count=6), [], within.measure_places
+
+    def noted(*args, **kwargs):
+        found.append(real(*args, **kwargs))
+        return found[-1]
 
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(within, "measure_places", noted)
     with monkeypatch.context() as patch:
-        patch.setattr(within, "distill", killed)
-        patch.setattr(within, "keep_blocks", killed)
+        patch.setattr(within, "propose_plans", killed)
         with pytest.raises(KeyboardInterrupt):
             pdecnn.condense(teacher, X[:1], **arguments)
-    kept = json.loads((tmp_path / "thinner.json").read_text())["shares"]
-    assert {share: Cost(**cost) for share, cost in kept} == timed[0]
+    assert within._places(tmp_path, killed) == found[0] != ()
     pdecnn.condense(teacher, X[:1], **arguments, resume=True)
-    assert len(timed) == 1
+    assert len(found) == 1
     pdecnn.condense(teacher, X[:1], **{**arguments, "budget": {"macs": "70%"}})
-    assert len(timed) == 2
+    assert len(found) == 2

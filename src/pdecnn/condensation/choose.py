@@ -1,12 +1,28 @@
 """The best combination of choices within a budget, exactly: a small integer programme."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from pdecnn.condensation.site import Cost, Run
+
+
+class Option(Protocol):
+    """One of several things that a part of a model may become."""
+
+    @property
+    def harm(self) -> float:
+        """How much it harms the answers."""
+
+    @property
+    def saved(self) -> Cost:
+        """What it saves."""
+
+
+O = TypeVar("O", bound=Option)  # noqa: E741
 
 
 @dataclass(frozen=True)
@@ -16,17 +32,27 @@ class Choice:
     run: Run
     harm: float
 
+    @property
+    def saved(self) -> Cost:
+        """What it saves."""
+        return self.run.before - self.run.after
+
 
 def best_combinations(
-    choices: Sequence[Sequence[Choice]], total: Cost, limits: Mapping[str, float], count: int = 1
-) -> list[list[Choice]]:
+    choices: Sequence[Sequence[O]],
+    total: Cost,
+    limits: Mapping[str, float],
+    count: int = 1,
+    apart: Iterable[tuple[int, int]] = (),
+) -> list[list[O]]:
     """The combinations of one choice for each run with the least harm in all, the best first.
 
     Args:
-        choices: Those of each run.
+        choices: Those of each run, or other part of the model.
         total: The cost of the model before.
         limits: Upper bounds of `params`, `macs` or `ms` of the whole.
         count: How many; fewer are returned if no more fit.
+        apart: Pairs that do not go together, by their numbers if all choices are counted through.
 
     Example:
         >>> from dataclasses import replace
@@ -38,7 +64,8 @@ def best_combinations(
     """
     flat = [c for group in choices for c in group]
     harm = np.array([c.harm for c in flat])
-    saved = {name: np.array([_number(c.run.before - c.run.after, name) for c in flat]) for name in limits}
+    harm /= max(harm.max(initial=0.0), 1e-300)  # what the solver takes for equal is an absolute number
+    saved = {name: np.array([_number(c.saved, name) for c in flat]) for name in limits}
     one_each = np.zeros((len(choices), len(flat)))
     start = 0
     for i, group in enumerate(choices):
@@ -48,9 +75,18 @@ def best_combinations(
     for name, limit in limits.items():
         least = _number(total, name) - limit
         rules.append(LinearConstraint(saved[name][None] / max(abs(least), 1.0), least / max(abs(least), 1.0), np.inf))
-    found: list[list[Choice]] = []
+    pairs = list(apart)
+    if pairs:
+        either = np.zeros((len(pairs), len(flat)))
+        for i, pair in enumerate(pairs):
+            either[i, list(pair)] = 1
+        rules.append(LinearConstraint(either, -np.inf, 1))
+    found: list[list[O]] = []
     while len(found) < count:
-        answer = milp(harm, constraints=rules, integrality=np.ones(len(flat), dtype=int), bounds=Bounds(0, 1))
+        answer = milp(
+            harm, constraints=rules, integrality=np.ones(len(flat), dtype=int), bounds=Bounds(0, 1),
+            options={"mip_rel_gap": 0.0},
+        )  # fmt: skip
         if not answer.success:
             break
         taken = np.round(answer.x)

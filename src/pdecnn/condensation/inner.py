@@ -7,10 +7,10 @@ time those whose loss the others can best make up for (He et al., 2017, with the
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -166,53 +166,104 @@ def fit_inner(
     done = begin(progress, "solving for fewer inner channels", len(inner))
     wanted = _outputs(model, inner, batches)
     for index, one in enumerate(inner):
-        weight = _known(small, one)
+        _known(small, one)
         if one.keep < one.channels:
-            gram, mixed = _equations(small, one, index, batches, wanted[one.last])
-            old = weight.detach().flatten(1).T.double()
-            ridge = RIDGE * gram.diagonal().mean().clamp_min(1e-12)
-            gram.diagonal().add_(ridge)
-            stay, weights = eliminate(gram, mixed + ridge * old, one.channels, one.keep)
-            _keep(small, one, stay)
-            with torch.no_grad():
-                (left,) = (p for n, p in small.get_submodule(one.last).named_parameters() if n == "weight")
-                left.copy_(weights.T.reshape(left.shape))
+            (found,) = _solutions(small, one, index, batches, wanted[one.last], [one.keep])
+            _put(small, one, found)
         del wanted[one.last]
         done()
     return small
 
 
-def eliminate(gram: Tensor, mixed: Tensor, channels: int, keep: int) -> tuple[Tensor, Tensor]:
+def inner_errors(
+    model: nn.Module,
+    inner: Sequence[Inner],
+    batches: Sequence[Any],
+    keeps: Sequence[Sequence[int]],
+    *,
+    progress: ProgressCallback | None = None,
+) -> Iterator[tuple[list[float], nn.Module]]:
+    """For each place by itself: the squared error of the reading layer with each number of channels, and a model.
+
+    Args:
+        model: The model before.
+        inner: The places; of the models that are given, each has as many channels as its own says, there alone.
+        batches: Images to solve on.
+        keeps: Of each place, how many channels may stay; from the most to the fewest, that of the place among them.
+        progress: As in `plan`.
+    """
+    done = begin(progress, "solving for each place of inner channels", len(inner))
+    wanted = _outputs(model, inner, batches)
+    for index, (one, numbers) in enumerate(zip(inner, keeps, strict=True)):
+        _known(model, one)
+        found = list(_solutions(model, one, index, batches, wanted.pop(one.last), numbers))
+        small = copy.deepcopy(model)
+        _put(small, one, next(solution for solution in found if len(solution.stay) == one.keep))
+        done()
+        yield [solution.error for solution in found], small
+
+
+class Solution(NamedTuple):
+    """Channels that stay, the weights for them, and by how much the squared error is larger than with all."""
+
+    stay: Tensor
+    weights: Tensor
+    error: float
+
+
+def _solutions(
+    model: nn.Module, one: Inner, index: int, batches: Sequence[Any], wanted: Sequence[Tensor], keeps: Sequence[int]
+) -> Iterator[Solution]:
+    gram, mixed = _equations(model, one, index, batches, wanted)
+    old = _known(model, one).detach().flatten(1).T.double()
+    ridge = RIDGE * gram.diagonal().mean().clamp_min(1e-12)
+    gram.diagonal().add_(ridge)
+    return eliminate(gram, mixed + ridge * old, one.channels, keeps)
+
+
+def _put(model: nn.Module, one: Inner, found: Solution) -> None:
+    """Leaves the channels of a solution, with its weights, in place."""
+    _keep(model, one, found.stay)
+    with torch.no_grad():
+        (left,) = (p for n, p in model.get_submodule(one.last).named_parameters() if n == "weight")
+        left.copy_(found.weights.T.reshape(left.shape))
+
+
+def eliminate(gram: Tensor, mixed: Tensor, channels: int, keeps: Sequence[int]) -> Iterator[Solution]:
     """The channels that stay, and the weights of least squares for them.
 
-    Solves `gram @ weights = mixed`, then takes out channels until `keep` stay: in each round those with the smallest
+    Solves `gram @ weights = mixed`, then takes out channels until so many stay: in each round those with the smallest
     increase of the squared error, for which the weights of all others are corrected.
 
     Args:
         gram: Of what is read, `(channels * m, channels * m)`, m columns for each channel, side by side.
         mixed: Products of what is read and what is wanted, `(channels * m, outputs)`.
         channels: How many channels there are.
-        keep: How many stay.
+        keeps: How many stay: a solution for each, from the most to the fewest.
     """
     m = len(gram) // channels
     inverse = torch.linalg.inv(gram)
     weights = inverse @ mixed
     left = torch.arange(channels, device=gram.device)
-    step = -(-(channels - keep) // ROUNDS)
-    while len(left) > keep:
-        n = len(left)
-        own = inverse.view(n, m, n, m).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-        part = weights.view(n, m, -1)
-        losses = (part * torch.linalg.solve(own, part)).sum((1, 2))
-        out = losses.topk(min(step, n - keep), largest=False).indices
-        stays = torch.ones(n, dtype=torch.bool, device=gram.device)
-        stays[out] = False
-        rows, gone = (mask.repeat_interleave(m) for mask in (stays, ~stays))
-        across = torch.linalg.solve(inverse[gone][:, gone], inverse[gone][:, rows]).T
-        weights = weights[rows] - across @ weights[gone]
-        inverse = inverse[rows][:, rows] - across @ inverse[gone][:, rows]
-        left = left[stays]
-    return left, weights
+    step = -(-(channels - keeps[-1]) // ROUNDS)
+    error = 0.0
+    for keep in keeps:
+        while len(left) > keep:
+            n = len(left)
+            own = inverse.view(n, m, n, m).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+            part = weights.view(n, m, -1)
+            losses = (part * torch.linalg.solve(own, part)).sum((1, 2))
+            out = losses.topk(min(step, n - keep), largest=False).indices
+            stays = torch.ones(n, dtype=torch.bool, device=gram.device)
+            stays[out] = False
+            rows, gone = (mask.repeat_interleave(m) for mask in (stays, ~stays))
+            lost = torch.linalg.solve(inverse[gone][:, gone], torch.cat([inverse[gone][:, rows], weights[gone]], 1))
+            across = lost[:, : int(rows.sum())].T
+            error += float((weights[gone] * lost[:, int(rows.sum()) :]).sum())
+            weights = weights[rows] - across @ weights[gone]
+            inverse = inverse[rows][:, rows] - across @ inverse[gone][:, rows]
+            left = left[stays]
+        yield Solution(left, weights, error)
 
 
 class _ReachedError(Exception):

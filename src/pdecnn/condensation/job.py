@@ -26,7 +26,7 @@ from pdecnn.condensation.propose import with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, StoppedError, digest
-from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, THINNER, about_milliseconds, plan_within
+from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, PLACES, about_milliseconds, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.shared.files import write_atomic
@@ -223,7 +223,7 @@ def run_job(
         if not options.get("budget"):
             return plan(teacher, example, **options, progress=progress)
         if not resume:  # of an earlier job
-            for name in (LATENCY, HARMS, THINNER, CANDIDATES):
+            for name in (LATENCY, HARMS, PLACES, CANDIDATES):
                 (folder / name).unlink(missing_ok=True)
             remove_trials(folder)
         wishes = {key: value for key, value in options.items() if key != "budget"}

@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.harm import Harms
+from pdecnn.condensation.inner import cut_inner
 from pdecnn.condensation.latency import LatencyTable, time_models, without_blocks
+from pdecnn.condensation.places import Fewer, Place, choices_of
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.propose import parse_budget, predicted, with_layer_cost
+from pdecnn.condensation.propose import BUDGETS, module_costs, parse_budget, predicted, with_costs, with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
-from pdecnn.condensation.site import Run
+from pdecnn.condensation.site import Cost, Run
 from pdecnn.shared.progress import ProgressCallback
+from pdecnn.shared.trees import arguments
 
 CHOICES = ("nothing", "depthwise", "separable", "pde K=1", "pde", "paper")
 ATTEMPTS = 4
@@ -58,11 +61,12 @@ def propose_plans(
     harms: Harms,
     table: LatencyTable | None = None,
     *,
+    places: Sequence[Place] = (),
     measured: bool = True,
     count: int = 3,
     progress: ProgressCallback | None = None,
 ) -> list[Proposal]:
-    """The best plans within a budget, that with the least harm first.
+    """The best plans within a budget, that with the least harm first: of runs and inner channels, chosen together.
 
     A budget of milliseconds is met as measured, not as predicted: where a plan takes longer than allowed, the bound is
     drawn tighter and the choice made again.
@@ -72,8 +76,9 @@ def propose_plans(
         model: The model before.
         x: What it is timed on.
         budget: As in `pdecnn.plan`.
-        harms: What `measure_harms` found.
+        harms: What `measure_harms` found; runs that are not in it keep all their blocks.
         table: What `measure_sites` found with all channels; needed for `latency_ms`.
+        places: What `measure_places` found; for models of one tensor with all their channels.
         measured: Whether plans are timed; not if the table is of another device.
         count: How many plans.
         progress: As in `pdecnn.plan`.
@@ -88,17 +93,19 @@ def propose_plans(
         table = table.scaled(times[""]).anchored(plan.runs, times[NOTHING])
         narrowed = table.total(narrowed)
     total = narrowed or before
-    choices = [_choices(run, harms.get(run.path, {}), table) for run in plan.runs]
+    choices: list[Sequence[Choice | Fewer]] = [_choices(run, harms.get(run.path, {}), table) for run in plan.runs]
+    choices += [choices_of(place) for place in places]
+    apart = _apart(choices)
     asked = limits.get("ms")
     found: list[Proposal] = []
     for _ in range(ATTEMPTS):
-        combinations = best_combinations(choices, total, limits, count)
+        combinations = best_combinations(choices, total, limits, count, apart)
         if not combinations:
             break
         known = dataclasses.replace(plan, before=before, narrowed=narrowed)
-        plans = [dataclasses.replace(known, runs=tuple(c.run for c in combo)) for combo in combinations]
+        plans = [_planned(known, model, x, combo) for combo in combinations]
         sums = [sum(c.harm for c in combo) for combo in combinations]
-        found = [Proposal(p, h, predicted(total, p.runs).ms) for p, h in zip(plans, sums, strict=True)]
+        found = [Proposal(p, h, predicted(p.whole, p.runs).ms) for p, h in zip(plans, sums, strict=True)]
         if asked is None or table is None or not measured:
             return found
         nets = {i: p.apply(model) for i, p in enumerate(plans)}
@@ -108,15 +115,65 @@ def propose_plans(
         if within:
             return within
         limits["ms"] *= 0.98 * asked / min(times.values())
-    least = predicted(total, [min(group, key=lambda c: c.run.after.ms or 0.0).run for group in choices])
     best = min((f.ms for f in found if f.ms is not None), default=None)
-    shown = {"params": least.params, "macs": least.macs, "latency_ms": best or least.ms}
+    shown = {name: _least(choices, total, kind) for name, kind in BUDGETS.items()}
+    shown["latency_ms"] = best or shown["latency_ms"]
     words = ", ".join(f"{name}={value}" for name, value in budget.items())
     raise ValueError(
         f"condense: the budget {words} cannot be met: at least "
         + ", ".join(f"{name}={shown[name]:,.4g}" for name in budget if shown.get(name) is not None)
         + " is needed. Raise the budget, or allow more: keep=1, more replacements, a smaller model."
     )
+
+
+def _apart(choices: Sequence[Sequence[Choice | Fewer]]) -> list[tuple[int, int]]:
+    """The pairs that do not go together: where blocks go, their inner channels are none to take out."""
+    flat = list(enumerate(c for group in choices for c in group))
+    of_runs = [(i, c.run) for i, c in flat if isinstance(c, Choice)]
+    return [
+        (i, j)
+        for j, c in flat
+        if isinstance(c, Fewer) and c.saved != Cost()
+        for i, run in of_runs
+        if not c.goes_with(run)
+    ]
+
+
+def _planned(plan: Plan, model: nn.Module, x: Tensor, choices: Sequence[Choice | Fewer]) -> Plan:
+    """The plan of a combination, with the costs of the model that has its inner channels."""
+    runs = [c.run for c in choices if isinstance(c, Choice)]
+    fewer = [c for c in choices if isinstance(c, Fewer) and c.inner.keep < c.inner.channels]
+    if not fewer:
+        return dataclasses.replace(plan, runs=tuple(runs))
+    inner = tuple(c.inner for c in fewer)
+    small = cut_inner(model, inner)
+    costs = module_costs(small, arguments(model, x), [path for run in runs for path in run.members()])
+    ms = None if plan.before.ms is None else plan.before.ms - sum(c.saved.ms or 0.0 for c in fewer)
+    narrower = [_narrower(run, with_costs(run, costs, small), fewer) for run in runs]
+    return dataclasses.replace(plan, runs=tuple(narrower), inner=inner, narrowed=dataclasses.replace(costs[""], ms=ms))
+
+
+def _narrower(old: Run, new: Run, fewer: Sequence[Fewer]) -> Run:
+    """The run with the milliseconds that are known of it, less those of channels that go."""
+    if any(cost.ms is None for cost in old.costs):
+        return new
+    blocks = []
+    for unit, was, cost in zip(old.units, old.costs, new.costs, strict=True):
+        paths = tuple(f"{old.child(name)}." for name in unit)
+        gone = sum(c.saved.ms or 0.0 for c in fewer if c.inner.last.startswith(paths))
+        blocks.append(dataclasses.replace(cost, ms=(was.ms or 0.0) - gone))
+    layer = dataclasses.replace(new.layer_cost, ms=old.layer_cost.ms)
+    return dataclasses.replace(new, costs=tuple(blocks), layer_cost=layer)
+
+
+def _least(choices: Sequence[Sequence[Choice | Fewer]], total: Cost, kind: str) -> float | None:
+    """The least that can be reached of one kind of cost."""
+    if getattr(total, kind) is None:
+        return None
+    best = [max(group, key=lambda c: getattr(c.saved, kind) or 0) for group in choices]
+    runs = [c.run for c in best if isinstance(c, Choice)]
+    there = [c for c in best if isinstance(c, Choice) or all(map(c.goes_with, runs))]
+    return float(getattr(total, kind) - sum(getattr(c.saved, kind) or 0 for c in there))
 
 
 def _choices(run: Run, harms: Mapping[str, Sequence[float]], table: LatencyTable | None) -> list[Choice]:

@@ -15,14 +15,13 @@ from pdecnn.condensation.distill import distill
 from pdecnn.condensation.fastest import SEARCH, fastest, remove_trials
 from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
 from pdecnn.condensation.harm import Harms, measure_harms
-from pdecnn.condensation.inner import fit_inner
 from pdecnn.condensation.latency import LatencyTable, measure_sites
+from pdecnn.condensation.places import Place, measure_places
 from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
-from pdecnn.condensation.site import Cost, Run
+from pdecnn.condensation.site import Run, from_plain
 from pdecnn.condensation.stages import StoppedError
-from pdecnn.condensation.thinner import BESIDE, keep_blocks, thinner_costs
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.modules import eval_mode, tensors_in
 from pdecnn.shared.progress import ProgressCallback
@@ -35,7 +34,7 @@ from pdecnn.training.loaders import Batches
 from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
-LATENCY, HARMS, CANDIDATES, THINNER = "latency.json", "harms.json", "candidates.json", "thinner.json"
+LATENCY, HARMS, CANDIDATES, PLACES = "latency.json", "harms.json", "candidates.json", "places.json"
 WORK = 1e11  # multiply-adds that one pass over the calibration images may take
 FEWEST = 12  # images of a batch of these
 BATCHES = 4
@@ -46,11 +45,12 @@ COUNT = 3  # candidates that are distilled
 
 @dataclass(frozen=True)
 class Measured:
-    """What a search stands on: a plan of each width, what every choice costs and harms, and images."""
+    """What a search stands on: a plan of each width, what every choice costs and harms, inner channels, and images."""
 
     plans: tuple[Plan, ...]
     table: LatencyTable | None
     harms: Harms
+    places: tuple[Place, ...]
     inputs: list[Any]
     held: Any
     judges: list[Any]  # that one and others that nothing was fitted to: by them trials are compared
@@ -91,7 +91,7 @@ def plan_within(
     """The best plan within `budget`; what was measured is kept in `folder`, so that a killed job goes on from there.
 
     Args:
-        folder: Gets latency.json, harms.json, thinner.json and, in the end, search.json.
+        folder: Gets latency.json, harms.json, places.json and, in the end, search.json.
         teacher: The model before.
         data: Its images.
         example: One input.
@@ -132,33 +132,14 @@ def plan_within(
     )
     plans = [full]
     free = latency_table is None and find_spec("torch_pruning") and not {"width", "inner"} & set(options)
-    thinner = _thinner(folder, teacher, example, table, progress) if free else {}
-
-    def thin(share: float) -> Plan:
-        say(f"planning for {share:.0%} of the inner channels")
-        return plan(teacher, example, **wishes, inner=share, progress=progress)
-
-    if BESIDE in thinner:
-        plans += [made for made in [thin(BESIDE)] if made.runs]
-    elif free:
+    places = _places(folder, lambda: measure_places(teacher, x, inputs, held, table, progress=progress)) if free else ()
+    if free and not places:
         plans += _narrower(teacher, example, wishes, say, progress)
-    known = Measured(tuple(plans), table, harms, inputs, held, judges)
+    known = Measured(tuple(plans), table, harms, places, inputs, held, judges)
 
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
         def find() -> dict[str, Any]:
-            count = -(-COUNT // (len(plans) + bool(thinner)))
-            made = _propose(known, teacher, x, bounds, count, measured=latency_table is None, progress=progress)
-            if thinner:
-                before = table.total(full.before) if table else full.before
-                timing = table if "latency_ms" in bounds else None
-                whole = keep_blocks(thinner, thin, teacher, x, before, bounds, timing, progress)
-                made = [replace(p, harm=None) if p.plan.inner else p for p in made]  # that of its blocks alone
-                if whole and by_accuracy:  # the first is taken untried
-                    say("solving for fewer inner channels, to see what they harm")
-                    solved = fit_inner(teacher, whole.plan.inner, inputs, progress=progress)
-                    whole = replace(whole, harm=_distance(solved, teacher, [held]))
-                made = [*made[:1], *([whole] if whole else []), *made[1:]][:COUNT]
-                made.sort(key=_known_harm) if by_accuracy else None
+            made = _propose(known, teacher, x, bounds, measured=latency_table is None, progress=progress)
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
         kept = _kept(file, find)["plans"]  # a clock would not give the same again
@@ -230,14 +211,9 @@ def _table(
     return LatencyTable.load(file)
 
 
-def _thinner(
-    folder: Path, teacher: nn.Module, example: Any, table: LatencyTable | None, progress: ProgressCallback | None
-) -> dict[float, Cost]:
-    def find() -> dict[str, Any]:
-        costs = thinner_costs(teacher, example, table, progress)
-        return {"shares": [[share, asdict(cost)] for share, cost in costs.items()]}
-
-    return {share: Cost(**cost) for share, cost in _kept(folder / THINNER, find)["shares"]}
+def _places(folder: Path, find: Callable[[], Sequence[Place]]) -> tuple[Place, ...]:
+    kept = _kept(folder / PLACES, lambda: {"places": [asdict(place) for place in find()]})["places"]
+    return tuple(from_plain(Place, values, f"{folder / PLACES}: a place") for values in kept)
 
 
 def that_pay(run: Run, names: Sequence[str], table: LatencyTable | None) -> list[str]:
@@ -266,31 +242,38 @@ def _narrower(
     return made
 
 
-def _known_harm(proposal: Proposal) -> float:
-    return float("inf") if proposal.harm is None else proposal.harm
-
-
 def _propose(
     known: Measured,
     teacher: nn.Module,
     x: Tensor,
     bounds: Mapping[str, Any],
-    count: int,
     *,
     measured: bool,
     progress: ProgressCallback | None,
 ) -> list[Proposal]:
-    """The best plans of each model, narrow or not, that has some within the bounds: what pruning harms is not known."""
+    """The candidates within the bounds. Of a model with inner channels: the best of all that may go, then the best of
+    blocks alone and of inner channels alone, whose harms may not be comparable; of one without: some of each width."""
+    further: dict[str, Any] = {"table": known.table, "measured": measured, "progress": progress}
+    full, *narrower = known.plans
+    ways: list[tuple[Plan, Harms, Sequence[Place], int]] = [(full, known.harms, known.places, COUNT)]
+    if known.places:
+        ways += [(full, known.harms, (), 1), (full, {}, known.places, 1)]
+    elif narrower:
+        ways = [(p, known.harms, (), -(-COUNT // len(known.plans))) for p in known.plans]
     found, errors = [], []
-    for full in known.plans:
+    for way, harms, places, count in ways:
         try:
-            further: dict[str, Any] = {"measured": measured, "count": count, "progress": progress}
-            found += propose_plans(full, teacher, x, bounds, known.harms, known.table, **further)
+            found.append(propose_plans(way, teacher, x, bounds, harms, places=places, count=count, **further))
         except ValueError as error:
             errors.append(error)
     if not found:
         raise errors[0]
-    return found[:COUNT]
+    if known.places:  # the best of each way first
+        found = [[f[0] for f in found], *(f[1:] for f in found)]
+    different: list[Proposal] = []
+    for proposal in [p for part in found for p in part]:
+        different += [proposal] if all(proposal.plan != other.plan for other in different) else []
+    return different[:COUNT]
 
 
 def _kept(file: Path, find: Callable[[], Any]) -> Any:

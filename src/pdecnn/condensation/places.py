@@ -1,0 +1,165 @@
+"""Inner channels in a search: at each place by itself, what each number of them saves and what it harms.
+
+The milliseconds of a place are measured with the fewest channels that may stay there, inside the whole model, and
+shared out evenly. The harm is measured with half of the channels; with other numbers it is taken to grow as the squared
+error of the layer that reads them does, which least squares tell for all numbers at once.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.condensation.fit import answer_distance
+from pdecnn.condensation.inner import ROUND, Inner, cut_inner, find_inner, inner_errors
+from pdecnn.condensation.latency import LatencyTable, time_models
+from pdecnn.condensation.propose import module_costs
+from pdecnn.condensation.site import STRICT, Cost, Run
+from pdecnn.shared.modules import eval_mode
+from pdecnn.shared.progress import ProgressCallback
+from pdecnn.shared.trees import arguments
+
+SHARES = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25)  # of the channels that may stay
+TRIED = 0.5  # the share whose harm is measured
+VECTOR = 16  # channels are kept by so many where there are at least four times as many, else by `ROUND`
+
+
+@dataclass(frozen=True)
+class Place:
+    """Inner channels that one layer reads.
+
+    Attributes:
+        inner: Where; with the fewest channels that may stay.
+        saved: What that saves.
+        harms: How many channels may stay, from the most to the fewest, and how far the answers are off then.
+    """
+
+    __pydantic_config__ = STRICT
+
+    inner: Inner
+    saved: Cost
+    harms: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Fewer:
+    """One number of channels for a place: a choice like those of runs."""
+
+    inner: Inner
+    harm: float
+    saved: Cost = field(default_factory=Cost)
+
+    def goes_with(self, run: Run) -> bool:
+        """Whether the place is still there, or untouched, when the run becomes this."""
+        removed = run.members(run.keep) if run.condenses else []
+        there = not any(self.inner.last.startswith(f"{path}.") for path in removed)
+        return there or self.inner.keep == self.inner.channels
+
+
+def choices_of(place: Place) -> list[Fewer]:
+    """All channels, and each smaller number."""
+    whole, least, saved = place.inner.channels, place.inner.keep, place.saved
+    found = [Fewer(dataclasses.replace(place.inner, keep=whole), 0.0)]
+    for keep, harm in place.harms:
+        part = (whole - keep) / (whole - least)
+        ms = None if saved.ms is None else part * saved.ms
+        cost = Cost(round(part * saved.params), round(part * saved.macs), ms)
+        found.append(Fewer(dataclasses.replace(place.inner, keep=keep), harm, cost))
+    return found
+
+
+def measure_places(
+    teacher: nn.Module,
+    x: Any,
+    inputs: Sequence[Any],
+    held: Any,
+    table: LatencyTable | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+) -> tuple[Place, ...]:
+    """What fewer inner channels save and harm; nothing if the model has none.
+
+    Args:
+        teacher: The model before.
+        x: What it is timed on.
+        inputs: Batches of images to solve on.
+        held: A batch to measure on.
+        table: Milliseconds with all channels; None where they do not matter.
+        progress: As in `plan`.
+    """
+    try:
+        found = find_inner(teacher, arguments(teacher, x), min(SHARES))
+    except Exception:  # Torch-Pruning does not know such a model
+        return ()
+    if not found:
+        return ()
+    keeps = [numbers(one.channels) for one in found]
+    fewest = [dataclasses.replace(one, keep=few[-1]) for one, few in zip(found, keeps, strict=True)]
+    saved = _saved(teacher, x, fewest, table, progress)
+    with torch.no_grad(), eval_mode(teacher):
+        wanted = teacher(*arguments(teacher, held))
+    tried = [
+        dataclasses.replace(one, keep=min(few, key=lambda n: abs(n - TRIED * one.channels)))
+        for one, few in zip(found, keeps, strict=True)
+    ]
+    places = []
+    solved = inner_errors(teacher, tried, inputs, keeps, progress=progress)
+    for one, half, few, cost, (errors, small) in zip(fewest, tried, keeps, saved, solved, strict=True):
+        with torch.no_grad(), eval_mode(small):
+            harm = answer_distance(small(*arguments(small, held)), wanted)
+        unit = max(errors[few.index(half.keep)], 1e-12)
+        grown = [(n, harm * max(0.0, error) / unit) for n, error in zip(few, errors, strict=True)]
+        places.append(Place(one, cost, tuple(grown)))
+    return tuple(places)
+
+
+def numbers(channels: int) -> list[int]:
+    """How many of so many channels may stay, from the most to the fewest."""
+    by = VECTOR if channels >= 4 * VECTOR else ROUND
+    found = {max(by, int(share * channels) // by * by) for share in SHARES}
+    return sorted((n for n in found if n < channels), reverse=True)
+
+
+def _saved(
+    teacher: nn.Module, x: Any, fewest: Sequence[Inner], table: LatencyTable | None, progress: ProgressCallback | None
+) -> list[Cost]:
+    """What the fewest channels save at each place."""
+    paths = [path for one in fewest for path in (one.first, *one.between, one.last)]
+    costs = module_costs(teacher, arguments(teacher, x), paths)
+    found = []
+    for one in fewest:
+        part = 1 - one.keep / one.channels
+        cost = sum((costs[path] for path in (one.first, *one.between, one.last)), Cost())
+        bias = getattr(teacher.get_submodule(one.last), "bias", None)
+        params = cost.params - (bias.numel() if isinstance(bias, Tensor) else 0)
+        found.append(Cost(round(part * params), round(part * cost.macs)))
+    if table is None:
+        return found
+    nets: dict[Any, nn.Module] = {"": teacher, "all": cut_inner(teacher, fewest)}
+    if table.runtime != "compile":  # each of them would be compiled, for minutes
+        nets |= {one.last: cut_inner(teacher, [one]) for one in fewest}
+    times = time_models(nets, x, table.runtime, table.threads, progress=progress)
+    return share_out(found, times, [one.last for one in fewest], table.ms)
+
+
+def share_out(saved: Sequence[Cost], times: Mapping[Any, float], names: Sequence[str], whole: float) -> list[Cost]:
+    """The costs with milliseconds that sum up to what all together save, in proportion to what each alone saves.
+
+    Args:
+        saved: Without milliseconds.
+        times: Of the model before, `""`; with the fewest channels at every place, `"all"`; and at each place alone, if
+            that was measured. Else multiply-adds stand for milliseconds.
+        names: The places.
+        whole: The milliseconds of the model before, where the others come from.
+    """
+    alone = [max(0.0, times[""] - times.get(name, times[""])) for name in names]
+    if not sum(alone):
+        alone = [float(cost.macs) for cost in saved]
+    together = max(0.0, times[""] - times["all"]) * whole / times[""]
+    return [
+        dataclasses.replace(cost, ms=together * part / max(sum(alone), 1e-12))
+        for cost, part in zip(saved, alone, strict=True)
+    ]
