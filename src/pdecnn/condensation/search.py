@@ -86,10 +86,11 @@ def propose_plans(
     if "latency_ms" in budget and table is None:
         raise ValueError("propose_plans: a budget of latency_ms needs a latency table.")
     before, narrowed = table.total(plan.before) if table else plan.before, plan.narrowed
+    known_ms = table
     limits = parse_budget(budget, before)
     if narrowed and table:
         small = {"": plan.narrow(model), NOTHING: without_blocks(plan).apply(model)}
-        times = time_models(small, x, table.runtime, table.threads, progress=progress)
+        times = _as_in(table, model, small, x, progress)
         table = table.scaled(times[""]).anchored(plan.runs, times[NOTHING])
         narrowed = table.total(narrowed)
     total = narrowed or before
@@ -106,10 +107,9 @@ def propose_plans(
         plans = [_planned(known, model, x, combo) for combo in combinations]
         sums = [sum(c.harm for c in combo) for combo in combinations]
         found = [Proposal(p, h, predicted(p.whole, p.runs).ms) for p, h in zip(plans, sums, strict=True)]
-        if asked is None or table is None or not measured:
+        if asked is None or known_ms is None or not measured:
             return found
-        nets = {i: p.apply(model) for i, p in enumerate(plans)}
-        times = time_models(nets, x, table.runtime, table.threads, progress=progress)
+        times = _as_in(known_ms, model, dict(enumerate(p.apply(model) for p in plans)), x, progress)
         found = [dataclasses.replace(f, ms=times[i]) for i, f in enumerate(found)]
         within = [f for f in found if f.ms is not None and f.ms <= SLACK * asked]
         if within:
@@ -124,6 +124,19 @@ def propose_plans(
         + ", ".join(f"{name}={shown[name]:,.4g}" for name in budget if shown.get(name) is not None)
         + " is needed. Raise the budget, or allow more: keep=1, more replacements, a smaller model."
     )
+
+
+def _as_in(
+    table: LatencyTable, model: nn.Module, nets: Mapping[Any, nn.Module], x: Tensor, progress: ProgressCallback | None
+) -> dict[Any, float]:
+    """Milliseconds of networks, as they would be beside the model when the table was measured.
+
+    A machine that is busier than it was then slows all of them.
+    """
+    before = object()
+    times = time_models({before: model, **nets}, x, table.runtime, table.threads, progress=progress)
+    whole = times.pop(before)
+    return {key: table.ms * ms / whole for key, ms in times.items()}
 
 
 def _apart(choices: Sequence[Sequence[Choice | Fewer]]) -> list[tuple[int, int]]:
