@@ -244,12 +244,16 @@ def test_what_a_place_saves_and_harms_is_what_the_model_without_its_channels_doe
     assert measure_places(nn.Sequential(nn.Conv2d(3, 4, 3)), X[:1], inputs, held) == ()
 
 
-def test_milliseconds_are_shared_out_as_each_place_alone_saves_and_sum_up():
-    saved = [Cost(1, 30), Cost(1, 10)]
-    times = {"": 10.0, "all": 6.0, "a": 9.5, "b": 8.5}
-    assert [c.ms for c in share_out(saved, times, ["a", "b"], 20.0)] == pytest.approx([2.0, 6.0])
-    assert [c.ms for c in share_out(saved, {"": 10.0, "all": 6.0}, ["a", "b"], 10.0)] == pytest.approx([3.0, 1.0])
-    assert [c.ms for c in share_out(saved, {"": 10.0, "all": 11.0, "a": 9.0}, ["a", "b"], 10.0)] == [0.0, 0.0]
+def test_milliseconds_are_shared_out_as_places_alone_save_and_sum_up():
+    saved = [Cost(1, 30), Cost(1, 10), Cost(1, 10)]
+    places = [Inner("", (), name, 16, 8) for name in "abc"]
+
+    def shared(times, whole):
+        return [c.ms for c in share_out(saved, times, ["a", "bc"], places, whole)]
+
+    assert shared({"": 10.0, "all": 6.0, "a": 9.5, "b": 8.5}, 20.0) == pytest.approx([2.0, 3.0, 3.0])
+    assert shared({"": 10.0, "all": 5.0}, 10.0) == pytest.approx([3.0, 1.0, 1.0])
+    assert shared({"": 10.0, "all": 11.0, "a": 9.0}, 10.0) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("asked", [0.9, 0.7, 0.5])

@@ -138,28 +138,38 @@ def _saved(
         found.append(Cost(round(part * params), round(part * cost.macs)))
     if table is None:
         return found
+    alike: dict[Any, list[Inner]] = {}  # places that cost the same are timed as one
+    for one, cost in zip(fewest, found, strict=True):
+        alike.setdefault((one.channels, cost), []).append(one)
     nets: dict[Any, nn.Module] = {"": teacher, "all": cut_inner(teacher, fewest)}
     if table.runtime != "compile":  # each of them would be compiled, for minutes
-        nets |= {one.last: cut_inner(teacher, [one]) for one in fewest}
+        nets |= {group[0].last: cut_inner(teacher, group) for group in alike.values()}
     times = time_models(nets, x, table.runtime, table.threads, progress=progress)
-    return share_out(found, times, [one.last for one in fewest], table.ms)
+    return share_out(found, times, [[one.last for one in group] for group in alike.values()], fewest, table.ms)
 
 
-def share_out(saved: Sequence[Cost], times: Mapping[Any, float], names: Sequence[str], whole: float) -> list[Cost]:
-    """The costs with milliseconds that sum up to what all together save, in proportion to what each alone saves.
+def share_out(
+    saved: Sequence[Cost],
+    times: Mapping[Any, float],
+    groups: Sequence[Sequence[str]],
+    fewest: Sequence[Inner],
+    whole: float,
+) -> list[Cost]:
+    """The costs with milliseconds that sum up to what all together save, in proportion to what each group saves.
 
     Args:
-        saved: Without milliseconds.
-        times: Of the model before, `""`; with the fewest channels at every place, `"all"`; and at each place alone, if
-            that was measured. Else multiply-adds stand for milliseconds.
-        names: The places.
+        saved: Of each place, without milliseconds.
+        times: Of the model before, `""`; with the fewest channels at every place, `"all"`; and at the places of each
+            group alone, by the first of them, if that was measured. Else multiply-adds stand for milliseconds.
+        groups: Places that cost the same, by the layers that read them.
+        fewest: The places.
         whole: The milliseconds of the model before, where the others come from.
     """
-    alone = [max(0.0, times[""] - times.get(name, times[""])) for name in names]
-    if not sum(alone):
-        alone = [float(cost.macs) for cost in saved]
+    alone = {
+        name: max(0.0, times[""] - times.get(group[0], times[""])) / len(group) for group in groups for name in group
+    }
+    if not sum(alone.values()):
+        alone = {one.last: float(cost.macs) for one, cost in zip(fewest, saved, strict=True)}
     together = max(0.0, times[""] - times["all"]) * whole / times[""]
-    return [
-        dataclasses.replace(cost, ms=together * part / max(sum(alone), 1e-12))
-        for cost, part in zip(saved, alone, strict=True)
-    ]
+    unit = together / max(sum(alone.values()), 1e-12)
+    return [dataclasses.replace(cost, ms=unit * alone[one.last]) for one, cost in zip(fewest, saved, strict=True)]

@@ -204,6 +204,8 @@ class Plan:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
+        if self.inner:
+            yield escape("Inner channels: " + ", ".join(f"{i.last} {i.keep} of {i.channels}" for i in self.inner))
         if self.skipped:
             yield f"Left alone ({len(self.skipped)}):"
             yield escape("\n".join(f"  {s.path}: {s.reason}" for s in self.skipped))
