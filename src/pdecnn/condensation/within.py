@@ -251,15 +251,17 @@ def _propose(
     measured: bool,
     progress: ProgressCallback | None,
 ) -> list[Proposal]:
-    """The candidates within the bounds. Of a model with inner channels: the best of all that may go, then the best of
-    blocks alone and of inner channels alone, whose harms may not be comparable; of one without: some of each width."""
+    """The candidates within the bounds.
+
+    Of a model with inner channels: the best of all that may go, and, as harms of the two kinds may not be comparable,
+    the best of blocks alone and of inner channels alone. Of one without: some of each width.
+    """
     further: dict[str, Any] = {"table": known.table, "measured": measured, "progress": progress}
-    full, *narrower = known.plans
-    ways: list[tuple[Plan, Harms, Sequence[Place], int]] = [(full, known.harms, known.places, COUNT)]
+    ways: list[tuple[Plan, Harms, Sequence[Place], int]]
+    ways = [(p, known.harms, (), -(-COUNT // len(known.plans))) for p in known.plans]
     if known.places:
-        ways += [(full, known.harms, (), 1), (full, {}, known.places, 1)]
-    elif narrower:
-        ways = [(p, known.harms, (), -(-COUNT // len(known.plans))) for p in known.plans]
+        (full,) = known.plans
+        ways = [(full, known.harms, known.places, 1), (full, known.harms, (), 1), (full, {}, known.places, 1)]
     found, errors = [], []
     for way, harms, places, count in ways:
         try:
@@ -268,8 +270,6 @@ def _propose(
             errors.append(error)
     if not found:
         raise errors[0]
-    if known.places:  # the best of each way first
-        found = [[f[0] for f in found], *(f[1:] for f in found)]
     different: list[Proposal] = []
     for proposal in [p for part in found for p in part]:
         different += [proposal] if all(proposal.plan != other.plan for other in different) else []
