@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import timm
@@ -18,7 +19,7 @@ import pdecnn
 from pdecnn.condensation.distill import inner_blocks
 from pdecnn.condensation.fit import answer_distance, fit_layers
 from pdecnn.condensation.inner import Inner, cut_inner, eliminate, find_inner, fit_inner
-from pdecnn.condensation.places import choices_of, measure_places, numbers, share_out
+from pdecnn.condensation.places import between, choices_of, measure_places, numbers, share_out
 from pdecnn.condensation.search import propose_plans
 from pdecnn.condensation.site import Cost
 from pdecnn.shared.reading import FileError
@@ -283,6 +284,111 @@ def test_blocks_and_inner_channels_are_chosen_together_as_trying_everything_does
     assert found.plan.after.macs <= 1.01 * asked * full.before.macs
     kept = sum(isinstance(m, Hidden) for m in student.modules())
     assert {one.last.split(".")[0] for one in found.plan.inner} <= {str(i) for i in range(1, kept + 1)}
+
+
+class Unskipped(nn.Sequential):
+    """Convolutions, norms and activations, and no skip: what one block gives the next alone reads."""
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(2)
+    blocks = [Unskipped(nn.Conv2d(24, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU()) for _ in range(4)]
+    stem, head = nn.Conv2d(3, 24, 3, padding=1), nn.Conv2d(24, 16, 3, padding=1)
+    rest = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)]
+    return nn.Sequential(stem, nn.Sequential(*blocks), nn.ReLU(), head, nn.ReLU(), *rest).eval()
+
+
+def bare() -> nn.Module:
+    torch.manual_seed(2)
+    convs = [nn.Conv2d(24, 24, 3, padding=1) for _ in range(5)]
+    rest = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 4)]
+    return nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.Sequential(*convs), *rest).eval()
+
+
+class Narrow(nn.Module):
+    """A bottleneck: the layer in the middle reads inner channels and gives others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Conv2d(32, 24, 1), nn.Conv2d(24, 24, 3, padding=1), nn.Conv2d(24, 32, 1)
+
+    def forward(self, x):
+        return x + self.last(torch.relu(self.middle(torch.relu(self.first(x)))))
+
+
+def bottlenecks() -> nn.Module:
+    torch.manual_seed(2)
+    rest = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4)]
+    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.Sequential(*(Narrow() for _ in range(4))), *rest).eval()
+
+
+def mobilenet() -> nn.Module:
+    torch.manual_seed(2)
+    return timm.create_model("mobilenetv2_035", num_classes=4).eval()
+
+
+@cache
+def places_of(make):
+    x = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return measure_places(make(), x[:1], [x[:4]], x[4:])
+
+
+@pytest.mark.parametrize("replacement", ["nothing", "depthwise"])
+@pytest.mark.parametrize("make", [plain, bare, bottlenecks, mobilenet])
+def test_plans_of_blocks_and_inner_channels_run_and_are_within_their_budgets(make, replacement):
+    model, places, x = make(), places_of(make), torch.zeros(2, 3, 32, 32)
+    full = pdecnn.plan(model, x[:1], replacement=replacement)
+    a_place = max(harm for place in places for _, harm in place.harms)
+    some = {run.path: {replacement: [a_place / (1 + i) for i in range(len(run.removed))]} for run in full.runs}
+    met = []
+    for (kind, harms), share in itertools.product([("params", some), ("macs", some), ("params", {})], (0.9, 0.7, 0.5)):
+        try:
+            (found,) = propose_plans(full, model, x[:1], {kind: f"{share:%}"}, harms, places=places, count=1)
+        except ValueError:  # too little for what may go
+            continue
+        student = found.plan.apply(model).eval()
+        assert student(x).shape == (2, 4)
+        cost = pdecnn.profile(student, x[:1])
+        assert {"params": cost.params, "macs": cost.exact}[kind] <= share * getattr(full.before, kind)
+        assert found.harm >= 0
+        met.append(bool(found.plan.inner))
+    assert len(met) >= 5
+    assert any(met)
+
+
+def test_a_layer_that_two_places_share_is_counted_once():
+    model, places = bottlenecks(), places_of(bottlenecks)
+    assert len(places) == 8
+    fewest = pdecnn.profile(cut_inner(model, [p.inner for p in places]), torch.zeros(1, 3, 32, 32)).params
+    saved = sum(p.saved.params for p in places)
+    assert sum(p.numel() for p in model.parameters()) - fewest == pytest.approx(saved, abs=len(places))
+
+
+def test_channels_that_nothing_reads_harm_nothing_until_others_go():
+    model = net(32, count=1)
+    with torch.no_grad():
+        model[1].project.weight[:, 12:] = 0
+    (place,) = measure_places(model, X[:1], [X[:8]], X[8:])
+    harms = dict(place.harms)
+    assert all(0 <= harms[n] < 1e-6 for n in (24, 16))
+    alone = fit_inner(model, [dataclasses.replace(place.inner, keep=8)], [X[:8]])
+    with torch.no_grad():
+        assert harms[8] == pytest.approx(answer_distance(alone(X[8:]), model(X[8:])), rel=1e-3)
+    assert harms[8] > 10 * harms[16]
+
+
+def test_a_model_without_finite_answers_has_no_places():
+    model = net(32, count=2)
+    with torch.no_grad():
+        model[-1].bias.fill_(float("nan"))
+    assert measure_places(model, X[:1], [X[:8]], X[8:]) == ()
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.lists(st.floats(0, 5), min_size=2, max_size=2))
+def test_harms_between_those_measured_grow_with_the_error(errors, measured):
+    errors = sorted(errors)
+    found = between(dict(zip((12, 8, 4), errors, strict=True)), {8: measured[0], 4: measured[1]})
+    assert 0 <= found[12] <= found[8] <= found[4] <= max(measured)
 
 
 def test_a_budget_that_neither_blocks_nor_channels_can_meet_says_what_is_needed():

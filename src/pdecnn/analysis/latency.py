@@ -1,8 +1,8 @@
 """Wall-clock comparison: every candidate is timed in turn, round after round, so that drift hits all of them alike.
 
 A ratio of two means taken one after the other on a shared machine says more about the neighbours than about the code.
-Here one round times each candidate once, the order is reversed from round to round, and `speedup` takes its ratios
-within a round.
+Here one round times each candidate once, every round begins with another and goes the other way, so that of three or
+more none comes right after itself, and `speedup` takes its ratios within a round.
 """
 
 import os
@@ -104,8 +104,9 @@ def measure(
     samples: dict[Key, list[float]] = {name: [] for name in candidates}
     start = time.perf_counter()
     for i in range(rounds):
-        names, first = list(candidates), i % len(candidates)  # nobody comes right after itself, but one of two
-        for name in names[first:] + names[:first]:
+        names, first = list(candidates), i % len(candidates)
+        backwards = i % 2 == 1 and len(names) > 2  # two take turns already
+        for name in (names[first:] + names[:first])[:: -1 if backwards else 1]:
             for _ in range(settling[name]):
                 candidates[name]()
             samples[name].append(_time(candidates[name], calls[name], clock))

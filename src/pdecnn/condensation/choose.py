@@ -1,6 +1,6 @@
 """The best combination of choices within a budget, exactly: a small integer programme."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -22,7 +22,7 @@ class Option(Protocol):
         """What it saves."""
 
 
-O = TypeVar("O", bound=Option)  # noqa: E741
+Part = TypeVar("Part", bound=Option)
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Choice:
 
 
 def best_combinations(
-    choices: Sequence[Sequence[O]],
+    choices: Sequence[Sequence[Part]],
     total: Cost,
     limits: Mapping[str, float],
     count: int = 1,
-    apart: Iterable[tuple[int, int]] = (),
-) -> list[list[O]]:
+    apart: Sequence[Sequence[int]] = (),
+) -> list[list[Part]]:
     """The combinations of one choice for each run with the least harm in all, the best first.
 
     Args:
@@ -52,7 +52,7 @@ def best_combinations(
         total: The cost of the model before.
         limits: Upper bounds of `params`, `macs` or `ms` of the whole.
         count: How many; fewer are returned if no more fit.
-        apart: Pairs that do not go together, by their numbers if all choices are counted through.
+        apart: Sets of which no two go together, as numbers of the choices if all are counted through.
 
     Example:
         >>> from dataclasses import replace
@@ -64,7 +64,7 @@ def best_combinations(
     """
     flat = [c for group in choices for c in group]
     harm = np.array([c.harm for c in flat])
-    harm /= max(harm.max(initial=0.0), 1e-300)  # what the solver takes for equal is an absolute number
+    harm /= harm.max(initial=0.0) or 1.0  # what the solver takes for equal is an absolute number
     saved = {name: np.array([_number(c.saved, name) for c in flat]) for name in limits}
     one_each = np.zeros((len(choices), len(flat)))
     start = 0
@@ -75,13 +75,12 @@ def best_combinations(
     for name, limit in limits.items():
         least = _number(total, name) - limit
         rules.append(LinearConstraint(saved[name][None] / max(abs(least), 1.0), least / max(abs(least), 1.0), np.inf))
-    pairs = list(apart)
-    if pairs:
-        either = np.zeros((len(pairs), len(flat)))
-        for i, pair in enumerate(pairs):
-            either[i, list(pair)] = 1
-        rules.append(LinearConstraint(either, -np.inf, 1))
-    found: list[list[O]] = []
+    if apart:
+        one_of = np.zeros((len(apart), len(flat)))
+        for i, numbers in enumerate(apart):
+            one_of[i, list(numbers)] = 1
+        rules.append(LinearConstraint(one_of, -np.inf, 1))
+    found: list[list[Part]] = []
     while len(found) < count:
         answer = milp(
             harm, constraints=rules, integrality=np.ones(len(flat), dtype=int), bounds=Bounds(0, 1),

@@ -180,27 +180,31 @@ def inner_errors(
     inner: Sequence[Inner],
     batches: Sequence[Any],
     keeps: Sequence[Sequence[int]],
+    made: Sequence[Sequence[int]],
     *,
     progress: ProgressCallback | None = None,
-) -> Iterator[tuple[list[float], nn.Module]]:
-    """For each place by itself: the squared error of the reading layer with each number of channels, and a model.
+) -> Iterator[tuple[list[float], list[nn.Module]]]:
+    """For each place by itself: the squared error of the reading layer with each number of channels, and models.
 
     Args:
         model: The model before.
-        inner: The places; of the models that are given, each has as many channels as its own says, there alone.
+        inner: The places.
         batches: Images to solve on.
-        keeps: Of each place, how many channels may stay; from the most to the fewest, that of the place among them.
+        keeps: Of each place, how many channels may stay; from the most to the fewest.
+        made: Those of them for which a model is given, with so many channels there alone.
         progress: As in `plan`.
     """
     done = begin(progress, "solving for each place of inner channels", len(inner))
     wanted = _outputs(model, inner, batches)
-    for index, (one, numbers) in enumerate(zip(inner, keeps, strict=True)):
+    for index, (one, numbers, some) in enumerate(zip(inner, keeps, made, strict=True)):
         _known(model, one)
-        found = list(_solutions(model, one, index, batches, wanted.pop(one.last), numbers))
-        small = copy.deepcopy(model)
-        _put(small, one, next(solution for solution in found if len(solution.stay) == one.keep))
+        found = dict(zip(numbers, _solutions(model, one, index, batches, wanted.pop(one.last), numbers), strict=True))
+        models = []
+        for number in some:
+            models.append(copy.deepcopy(model))
+            _put(models[-1], one, found[number])
         done()
-        yield [solution.error for solution in found], small
+        yield [solution.error for solution in found.values()], models
 
 
 class Solution(NamedTuple):

@@ -1,15 +1,18 @@
 """Inner channels in a search: at each place by itself, what each number of them saves and what it harms.
 
-The milliseconds of a place are measured with the fewest channels that may stay there, inside the whole model, and
-shared out evenly. The harm is measured with half of the channels; with other numbers it is taken to grow as the squared
-error of the layer that reads them does, which least squares tell for all numbers at once.
+Milliseconds are measured inside the whole model with the fewest channels that may stay, and taken to be saved evenly by
+each of those that go; parameters and multiply-adds are counted. The harm is measured with half of the channels and with
+the fewest; with other numbers it is taken to grow as the squared error of the layer that reads them does, which least
+squares tell for all numbers at once.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +26,7 @@ from pdecnn.shared.progress import ProgressCallback
 from pdecnn.shared.trees import arguments
 
 SHARES = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25)  # of the channels that may stay
-TRIED = 0.5  # the share whose harm is measured
+TRIED = 0.5  # a share whose harm is measured
 VECTOR = 16  # channels are kept by so many where there are at least four times as many, else by `ROUND`
 
 
@@ -53,10 +56,20 @@ class Fewer:
     saved: Cost = field(default_factory=Cost)
 
     def goes_with(self, run: Run) -> bool:
-        """Whether the place is still there, or untouched, when the run becomes this."""
-        removed = run.members(run.keep) if run.condenses else []
-        there = not any(self.inner.last.startswith(f"{path}.") for path in removed)
-        return there or self.inner.keep == self.inner.channels
+        """Whether the place is untouched, or all of it still there, when the run becomes this."""
+        if self.inner.keep == self.inner.channels or not run.condenses:
+            return True
+        units = {_unit_of(path, run) for path in (self.inner.first, *self.inner.between, self.inner.last)}
+        (unit, *others) = units
+        return not others and (unit is None or unit < run.keep)
+
+
+def _unit_of(path: str, run: Run) -> int | None:
+    """The number of the block of a run that a layer is in, or is; None outside."""
+    for number, unit in enumerate(run.units):
+        if any(path == child or path.startswith(f"{child}.") for child in map(run.child, unit)):
+            return number
+    return None
 
 
 def choices_of(place: Place) -> list[Fewer]:
@@ -101,19 +114,33 @@ def measure_places(
     saved = _saved(teacher, x, fewest, table, progress)
     with torch.no_grad(), eval_mode(teacher):
         wanted = teacher(*arguments(teacher, held))
-    tried = [
-        dataclasses.replace(one, keep=min(few, key=lambda n: abs(n - TRIED * one.channels)))
-        for one, few in zip(found, keeps, strict=True)
+    made = [
+        [min(few, key=lambda n: abs(n - TRIED * one.channels)), few[-1]] for one, few in zip(found, keeps, strict=True)
     ]
     places = []
-    solved = inner_errors(teacher, tried, inputs, keeps, progress=progress)
-    for one, half, few, cost, (errors, small) in zip(fewest, tried, keeps, saved, solved, strict=True):
-        with torch.no_grad(), eval_mode(small):
-            harm = answer_distance(small(*arguments(small, held)), wanted)
-        unit = max(errors[few.index(half.keep)], 1e-12)
-        grown = [(n, harm * max(0.0, error) / unit) for n, error in zip(few, errors, strict=True)]
-        places.append(Place(one, cost, tuple(grown)))
+    solved = inner_errors(teacher, found, inputs, keeps, made, progress=progress)
+    for one, few, tried, cost, (errors, models) in zip(fewest, keeps, made, saved, solved, strict=True):
+        measured = {}
+        for number, small in zip(tried, models, strict=True):
+            with torch.no_grad(), eval_mode(small):
+                measured[number] = answer_distance(small(*arguments(small, held)), wanted)
+        if all(map(math.isfinite, measured.values())):
+            harms = between(dict(zip(few, errors, strict=True)), measured)
+            places.append(Place(one, cost, tuple(harms.items())))
     return tuple(places)
+
+
+def between(errors: Mapping[int, float], measured: Mapping[int, float]) -> dict[int, float]:
+    """The harm of each number of channels, straight lines over the error between no harm and those that were measured.
+
+    Example:
+        >>> between({6: 1.0, 4: 2.0, 3: 3.0, 2: 4.0}, {4: 0.1, 2: 0.5})
+        {6: 0.05, 4: 0.1, 3: 0.3, 2: 0.5}
+    """
+    known = sorted(measured, reverse=True)
+    x = np.maximum.accumulate([0.0, *(errors[n] for n in known)])
+    y = np.maximum.accumulate([0.0, *(measured[n] for n in known)])
+    return {n: float(np.interp(error, x, y)) for n, error in errors.items()}
 
 
 def numbers(channels: int) -> list[int]:
@@ -133,9 +160,9 @@ def _saved(
     for one in fewest:
         part = 1 - one.keep / one.channels
         cost = sum((costs[path] for path in (one.first, *one.between, one.last)), Cost())
-        bias = getattr(teacher.get_submodule(one.last), "bias", None)
-        params = cost.params - (bias.numel() if isinstance(bias, Tensor) else 0)
-        found.append(Cost(round(part * params), round(part * cost.macs)))
+        found.append(Cost(round(part * (cost.params - _bias(teacher, one.last))), round(part * cost.macs)))
+    shared = {one.last: costs[one.last] - Cost(_bias(teacher, one.last)) for one in fewest}
+    found = _once(found, fewest, shared)
     if table is None:
         return found
     alike: dict[Any, list[Inner]] = {}  # places that cost the same are timed as one
@@ -146,6 +173,28 @@ def _saved(
         nets |= {group[0].last: cut_inner(teacher, group) for group in alike.values()}
     times = time_models(nets, x, table.runtime, table.threads, progress=progress)
     return share_out(found, times, [[one.last for one in group] for group in alike.values()], fewest, table.ms)
+
+
+def _bias(model: nn.Module, path: str) -> int:
+    """How many parameters of a layer do not depend on what it reads."""
+    bias = getattr(model.get_submodule(path), "bias", None)
+    return bias.numel() if isinstance(bias, Tensor) else 0
+
+
+def _once(saved: Sequence[Cost], fewest: Sequence[Inner], costs: Mapping[str, Cost]) -> list[Cost]:
+    """The costs without what two places both count of a layer that reads one and gives the other.
+
+    Each is spared half of it: with the fewest channels in both the sum is exact, else never too large.
+    """
+    found = list(saved)
+    by_first = {one.first: j for j, one in enumerate(fewest)}
+    for i, one in enumerate(fewest):
+        j = by_first.get(one.last)
+        if j is not None:
+            part = (1 - one.keep / one.channels) * (1 - fewest[j].keep / fewest[j].channels) / 2
+            twice = Cost(math.ceil(part * costs[one.last].params), math.ceil(part * costs[one.last].macs))
+            found[i], found[j] = found[i] - twice, found[j] - twice
+    return found
 
 
 def share_out(

@@ -202,17 +202,21 @@ class Plan:
             words.append(f"inner {stay / all_of_them:.2g}")
         return words
 
+    def _fewer(self) -> str:
+        return "Inner channels: " + ", ".join(f"{i.last} {i.keep} of {i.channels}" for i in self.inner)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
         if self.inner:
-            yield escape("Inner channels: " + ", ".join(f"{i.last} {i.keep} of {i.channels}" for i in self.inner))
+            yield escape(self._fewer())
         if self.skipped:
             yield f"Left alone ({len(self.skipped)}):"
             yield escape("\n".join(f"  {s.path}: {s.reason}" for s in self.skipped))
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{escape_html(s.path)}: {escape_html(s.reason)}</li>" for s in self.skipped)
-        return to_html(self.table()) + (f"<p>Left alone:</p><ul>{lines}</ul>" if lines else "")
+        inner = f"<p>{escape_html(self._fewer())}</p>" if self.inner else ""
+        return to_html(self.table()) + inner + (f"<p>Left alone:</p><ul>{lines}</ul>" if lines else "")
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=140, color_system=None)

@@ -26,10 +26,10 @@ SLACK = 1.02  # a plan that measures this much above its budget is within the no
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan, the harm that its choices add up to if that is known, and the milliseconds predicted and measured."""
+    """A plan, the harm that its choices add up to, and the milliseconds predicted and measured."""
 
     plan: Plan
-    harm: float | None
+    harm: float
     predicted_ms: float | None = None
     ms: float | None = None
 
@@ -139,17 +139,19 @@ def _as_in(
     return {key: table.ms * ms / whole for key, ms in times.items()}
 
 
-def _apart(choices: Sequence[Sequence[Choice | Fewer]]) -> list[tuple[int, int]]:
-    """The pairs that do not go together: where blocks go, their inner channels are none to take out."""
-    flat = list(enumerate(c for group in choices for c in group))
-    of_runs = [(i, c.run) for i, c in flat if isinstance(c, Choice)]
-    return [
-        (i, j)
-        for j, c in flat
-        if isinstance(c, Fewer) and c.saved != Cost()
-        for i, run in of_runs
-        if not c.goes_with(run)
-    ]
+def _apart(choices: Sequence[Sequence[Choice | Fewer]]) -> list[list[int]]:
+    """What does not go together: for each place and run, fewer channels, and what leaves no such channels."""
+    numbered, start = [], 0
+    for group in choices:
+        numbered.append(list(enumerate(group, start)))
+        start += len(group)
+    sets = []
+    for place in (g for g in numbered if isinstance(g[0][1], Fewer)):
+        fewer = [(j, c) for j, c in place if isinstance(c, Fewer) and c.inner.keep < c.inner.channels]
+        for run in (g for g in numbered if isinstance(g[0][1], Choice)):
+            gone = [i for i, c in run if isinstance(c, Choice) and fewer and not fewer[0][1].goes_with(c.run)]
+            sets += [[j for j, _ in fewer] + gone] if gone else []
+    return sets
 
 
 def _planned(plan: Plan, model: nn.Module, x: Tensor, choices: Sequence[Choice | Fewer]) -> Plan:
@@ -174,7 +176,7 @@ def _narrower(old: Run, new: Run, fewer: Sequence[Fewer]) -> Run:
     for unit, was, cost in zip(old.units, old.costs, new.costs, strict=True):
         paths = tuple(f"{old.child(name)}." for name in unit)
         gone = sum(c.saved.ms or 0.0 for c in fewer if c.inner.last.startswith(paths))
-        blocks.append(dataclasses.replace(cost, ms=(was.ms or 0.0) - gone))
+        blocks.append(dataclasses.replace(cost, ms=max(0.0, (was.ms or 0.0) - gone)))
     layer = dataclasses.replace(new.layer_cost, ms=old.layer_cost.ms)
     return dataclasses.replace(new, costs=tuple(blocks), layer_cost=layer)
 
