@@ -47,7 +47,7 @@ def test_in_80_columns_every_row_is_one_line(tmp_path):
 
 def test_the_small_nets_are_the_rows_by_options():
     """The same options of the paper's size give the networks of the rows, parameter by parameter."""
-    assert len(ABLATION) == 10 + 2 + 1
+    assert len(ABLATION) == 10 + 2 + 1 + 2
     for row, small in zip(ROWS[2:], ABLATION, strict=False):
         with torch.device("meta"):
             named = timm.create_model(row.model, num_classes=100, **row.options)

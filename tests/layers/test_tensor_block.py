@@ -70,6 +70,10 @@ def test_own_stencils_and_diagonal_blocks_narrow_the_group():
     parted = network("tensor", "none", groups=2)
     assert {s.group for s in symmetry_of(parted).values()} == {Group.TRIVIAL}
     assert "block-diagonal" in symmetry_of(parted)[1].reason
+    T = {s: q.group.sample(q.width, None, 0.5) for s, q in symmetry_of(parted).items()}
+    assert verify(parted, transform(parted, T), images()) < 1e-12
+    with pytest.raises(ValueError, match="a tensor of 2 diagonal blocks is not transformed"):
+        TensorBlock(4, groups=2).change_input(2 * torch.eye(4))
     with pytest.raises(ValueError, match="a full tensor reads its stream twice"):
         sparsify(network("tensor", "none"))
     with pytest.raises(ValueError, match="groups must divide n and m, got groups=3, n=4, m=4"):

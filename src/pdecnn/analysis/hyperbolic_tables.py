@@ -72,10 +72,13 @@ def _as_written(row: Row) -> Row:
 
 
 _FACTORED = tuple(_small(row) for row in ROWS if row.model.startswith("hyperbolic50"))
+_TENSOR = {"equation": "tensor", "activation": "relu", "activation_at": "all"}
 ABLATION = (
     *_FACTORED,
     *(_as_written(row) for row in _FACTORED if row.name in ("(4)", "(5)")),
     Row("CP", "", None, SMALL, "hardball@ds"),
+    Row("(2), the whole tensor", "", None, SMALL, "relu@all", _TENSOR),
+    Row("(2), block-diagonal", "", None, SMALL, "relu@all", {**_TENSOR, "groups": 2}),
 )
 
 

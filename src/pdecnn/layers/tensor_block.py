@@ -50,7 +50,14 @@ class TensorBlock(QuasilinearBlock):
 
     @torch.no_grad()
     def change_input(self, T_inverse: Tensor) -> None:
-        """`A^a_ijk <- sum A^a_ilm T^-1_lj T^-1_mk`, for the full tensor."""
+        """`A^a_ijk <- sum A^a_ilm T^-1_lj T^-1_mk`, for the full tensor; of a block-diagonal one the identity alone."""
+        if self.groups > 1:
+            if torch.equal(T_inverse, torch.eye(self.n, dtype=T_inverse.dtype, device=T_inverse.device)):
+                return
+            raise ValueError(
+                f"TensorBlock: a tensor of {self.groups} diagonal blocks is not transformed: a mixing of all channels would "
+                "fill the rest of it. Use groups=1."
+            )
         A = self.mix.weight.view(self.m, self.n, self.f, self.n)
         turned = torch.einsum("ilam,lj,mk->ijak", A, T_inverse, T_inverse)
         self.mix.weight.copy_(turned.reshape(self.mix.weight.shape))
