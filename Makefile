@@ -41,7 +41,7 @@ types: $(VENV)/.dev
 
 # Two processes of one thread each: most tests are too small for more.
 unit: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2 --dist loadfile --durations=15
 
 # The operators and layers once more, by their definitions alone: what runs where there is no compiler.
 reference: $(VENV)/.dev
@@ -62,7 +62,7 @@ aarch64: $(VENV)/.release
 oldest:
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --editable ".[dev]" $(OLDEST)
-	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/pytest -m "not slow" -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/pytest -m "not slow" -n 2 --dist loadfile --durations=15
 
 # Minutes more: every model through torch.compile, torch.export and ONNX.
 slow: $(VENV)/.dev

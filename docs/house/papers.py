@@ -7,7 +7,7 @@ from typing import Any
 from house.results import ROOT, markdown
 from pdecnn.analysis import hyperbolic_tables, lowcost_tables
 from pdecnn.analysis.published import TITLES
-from pdecnn.analysis.tables import Notes, Table, build_table, how_long
+from pdecnn.analysis.tables import TAUGHT, Notes, Table, build_table, how_long
 from pdecnn.shared.tables import short
 
 RESULTS = ROOT / "results"
@@ -42,12 +42,14 @@ def global_table(number: int) -> str:
                 _mark(notes, row.macs, row.macs_differ),
                 *macs,
                 _number(row.accuracy),
-                _mark(notes, _number(entry.accuracy), how_long(entry)),
+                _mark(notes, entry.own.figure.replace("*", r"\*"), how_long(entry)),
             ]
         )
     header = ["row", "data", "parameters, printed", "ours", "MACs, printed", "thop", "conv + fc", "exact"]
     header += ["accuracy, printed", "ours"]
     under = "\n".join(f"- *{letter}*: {why}" for why, letter in notes.letters.items())
+    if any(entry.own.training.distilled for entry in table.entries):
+        under = f"- \\*: {TAUGHT}\n{under}"
     return f"## Table {number}. {TITLES[number]}\n\n{markdown(*_filled(header, rows))}\n\n{under}\n\n{_seconds(table)}"
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from pdecnn.analysis.lowcost_tables import KEYS, accuracy_table, complexity_table
+from pdecnn.analysis.lowcost_tables import KEYS, UNSTABLE, accuracy_table, complexity_table
 from pdecnn.analysis.tables import to_csv
 
 
@@ -60,3 +60,14 @@ def test_a_net_of_ours_that_the_paper_did_not_train_has_a_row(tmp_path):
     assert len(table.rows) == 37
     assert (row["accuracy"], row["accuracy_published"], row["params_published"]) == (29.5, None, None)
     assert row["remark"] == "not in the paper's table"
+
+
+def test_circulant_nets_of_the_short_budget_say_why_they_did_not_learn(tmp_path):
+    recipe = {"optimizer": {"name": "adam"}, "data": {"train_limit": 10_000}}
+    short = {"dataset": "cifar10", "accuracy": 13.0, "epochs": 1, "recipe": recipe}
+    runs = [{**short, "model": f"lowcost_{step}_a"} for step in ("circulant", "explicit")]
+    runs.append({**short, "model": "lowcost_circulant_b", "epochs": 300, "accuracy": 88.0})
+    (tmp_path / "runs.json").write_text(json.dumps(runs))
+    trained = {row["model"]: row["trained"] for row in accuracy_table(results=tmp_path).rows if row["accuracy"]}
+    assert trained["lowcost_circulant_a"] == f"ours: 1 epoch of 10,000 images, 1 seed, adam; {UNSTABLE}"
+    assert UNSTABLE not in trained["lowcost_explicit_a"] + trained["lowcost_circulant_b"]

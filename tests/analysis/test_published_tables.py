@@ -436,3 +436,14 @@ def test_csv_has_one_line_per_row():
     lines = list(csv.DictReader(io.StringIO(to_csv([table]))))
     assert [lines[0]["macs_exact"], lines[2]["macs_exact"]] == ["69124736", "16040576"]
     assert lines[0]["why_params_differ"].startswith("option-A")
+
+
+def test_narrow_names_break_at_hyphens_only():
+    table = Table(3, tuple(Entry(row, None) for row in rows(3)))
+    with (console := Console(width=66)).capture() as capture:
+        console.print(table)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 66
+    words = {line.split()[0] for line in lines if line[:1].isalpha()}
+    assert {"ResNet-", "DenseNet-", "Global"} <= words
+    assert not {"ResNet-Globa", "DenseNet-Glo", "l", "bal"} & words

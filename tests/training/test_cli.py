@@ -212,3 +212,25 @@ def test_threads_are_set(tmp_path, config):
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        (
+            "foo=1",
+            r"Error: model: test_resnet takes no 'foo', got model.kwargs.foo=1. Leave it out; it takes block, layers",
+        ),
+        ("base_widht=1", "got model.kwargs.base_widht=1. Close: model.kwargs.base_width"),
+        ("seeds=1", "got model.kwargs.seeds=1. Close: seed, steps."),
+        ("layers=3", "test_resnet cannot be built with model.kwargs.layers=3: TypeError: "),
+        ("act_layer=rellu", "test_resnet cannot be built with model.kwargs.act_layer='rellu': KeyError: 'rellu'."),
+    ],
+)
+def test_a_keyword_that_the_model_does_not_take_is_named_in_one_line(tmp_path, config, setting, message):
+    run = tmp_path / "run"
+    result = pdecnn("train", "--config", config, "--output", run, "-o", f"model.kwargs.{setting}")
+    assert result.exit_code == 1
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1
+    assert not run.exists()

@@ -106,6 +106,67 @@ def test_a_failed_point_is_told_and_does_not_stop_the_others(tmp_path):
     assert (bad.failed, bad.mean, good.failed) == (1, None, 0)
 
 
+@pytest.mark.parametrize(
+    "error", [TypeError("no keyword 'epoch'"), KeyError("act"), ZeroDivisionError(), OSError("full")]
+)
+def test_whatever_ends_a_point_is_noted_and_the_others_go_on(tmp_path, error):
+    def run(settings, folder):
+        if settings.seed == 1:
+            raise error
+        return train(settings, folder)
+
+    sweep = open_sweep(tmp_path, ["seed=1,2", "epochs=2"])
+    assert sweep.work(run)
+    failed, finished = sweep.points()
+    assert (failed.status, finished.status) == ("failed", "finished")
+    assert (str(error) or "ZeroDivisionError") in failed.error
+    assert isinstance(error, OSError) or failed.error.startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize(
+    "settings, sampler", [(["seed=1,2", "epochs=2"], "grid"), (["optimizer.lr=1e-3..0.1", "epochs=2"], "random")]
+)
+def test_failed_points_are_tried_again_when_asked_to(tmp_path, settings, sampler):
+    tries = []
+
+    def run(recipe, folder):
+        tries.append(folder.name)
+        if len(tries) in (1, 3):  # the first point, twice
+            raise OSError("no route to host")
+        return train(recipe, folder)
+
+    sweep = open_sweep(tmp_path, settings, sampler, 2)
+    assert sweep.work(run)
+    sweep = open_sweep(tmp_path, settings, sampler, 2)
+    assert sweep.work(None)  # the same command leaves it
+    assert sorted(p.status for p in sweep.points()) == ["failed", "finished"]
+    first = next(p.params for p in sweep.points() if p.status == "failed")
+    for _ in range(2):
+        assert sweep.retry() == 1
+        assert [p.status for p in sweep.points() if p.params == first] == ["waiting"]
+        assert sweep.work(run)
+    assert tries[0] == tries[2] == tries[3] == sweep.run_folder(first).name
+    assert len(tries) == 4
+    assert [p.status for p in sweep.points()] == ["finished"] * 2
+    assert sweep.retry() == 0
+    assert sweep.work(None)
+
+
+def test_a_check_sees_each_model_once_and_before_anything_is_made(tmp_path):
+    seen = []
+    space = parse_space(["K=1,2", "seed=1,2,3"])
+    Sweep(recipe(), space, tmp_path / "good", check=lambda settings: seen.append(settings.model.kwargs["K"]))
+    assert seen == [1, 2]
+
+    def check(settings):
+        if settings.model.kwargs["K"] == 2:
+            raise TypeError("not 2")
+
+    with pytest.raises(RecipeError, match="no run is possible with K=2, seed=1: not 2"):
+        Sweep(recipe(), space, tmp_path / "bad", check=check)
+    assert not (tmp_path / "bad").exists()
+
+
 def test_another_sweep_in_the_folder_is_refused(tmp_path):
     open_sweep(tmp_path)
     with pytest.raises(ValueError, match="holds a sweep with another axes"):
@@ -154,3 +215,62 @@ def test_the_command(tmp_path):
     wrong = CliRunner().invoke(app, ["sweep", "quick/fashion-mini", "-o", "seed=1,2", "--sampler", "best"])
     assert wrong.exit_code == 2
     assert "grid, random, tpe, got 'best'" in " ".join(wrong.output.replace("│", " ").split())
+
+
+def said(result):
+    return " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (["K=1,x"], "no run is possible with K=x: GlobalLayer: K (number of time steps) must be an int"),
+        (["epoch=1,2"], "cifar_resnet_tiny_global takes no 'epoch', got model.kwargs.epoch=1. Close: epochs."),
+        (["lr=0.1..0.2", "--sampler", "random"], "takes no 'lr', got model.kwargs.lr=0.1. Close: optimizer.lr."),
+        (["seed=1,2", "-o", "widths=7"], "cannot be built with model.kwargs.widths=7: TypeError: 'int' object is not"),
+        (["seed=1,2", "-o", "model.name=resnet19"], "no model named 'resnet19'. Close: "),
+    ],
+)
+def test_models_that_cannot_be_are_named_before_any_training(tmp_path, settings, message):
+    folder = tmp_path / "sweep"
+    result = CliRunner().invoke(app, ["sweep", "quick/fashion-mini", "--output", str(folder), "-o", *settings])
+    assert result.exit_code == 2
+    assert "Invalid value for -o" in said(result)
+    assert message in said(result)
+    assert not folder.exists()
+
+
+def test_an_unknown_recipe_is_named(tmp_path):
+    result = CliRunner().invoke(app, ["sweep", "quick/fashion-mni", "-o", "K=1,2"])
+    assert result.exit_code == 2
+    assert "Invalid value for RECIPE: recipe: no recipe named 'quick/fashion-mni'. Close: 'quick/fashion-mini'" in (
+        said(result)
+    )
+    (tmp_path / "mine.yaml").write_text("epochs: none")
+    result = CliRunner().invoke(app, ["sweep", "--config", str(tmp_path / "mine.yaml"), "-o", "K=1,2"])
+    assert "Invalid value for --config" in said(result)
+
+
+def test_the_command_tries_failed_points_again(tmp_path, monkeypatch):
+    from pdecnn import training
+
+    errors = [OSError("no space left")]
+
+    def fail_once(*args, **kwargs):
+        if errors:
+            raise errors.pop()
+        return fit(*args, **kwargs)
+
+    monkeypatch.setattr(training, "fit", fail_once)
+    varied = [f"-o{x}" for x in ("seed=1,2", "epochs=1", "data.train_limit=64", "data.test_limit=50")]
+    arguments = ["sweep", "quick/fashion-mini", *varied, "--output", str(tmp_path)]
+    first = CliRunner().invoke(app, arguments)
+    assert first.exit_code == 0, first.output
+    assert "1 failed: no space left" in said(first)
+    assert "1 of 2 points failed; the same command with --retry tries them again." in said(first)
+    assert CliRunner().invoke(app, [*arguments, "--show", "--retry"]).exit_code == 2
+    again = CliRunner().invoke(app, [*arguments, "--retry"])
+    assert again.exit_code == 0, again.output
+    assert "1 point that failed: tried again." in said(again)
+    assert "1 failed" not in said(again)
+    assert [row["runs"] for row in json.loads((tmp_path / "sweep.json").read_text())["rows"]] == [2]

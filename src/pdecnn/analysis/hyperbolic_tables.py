@@ -18,7 +18,7 @@ from pdecnn.analysis.own_runs import Found, find_runs, read_results
 from pdecnn.analysis.tables import ROUNDS
 from pdecnn.shared.progress import ProgressCallback, begin, counted
 
-DATASET = "100 classes of ImageNet"
+DATASET, OWN_DATASET = "100 classes of ImageNet", "imagenet100"
 CLASSES, SIDE = 100, 224
 MERGED = "the cell of the activation is merged over the last four rows"
 
@@ -90,7 +90,8 @@ def build_tables(
 ) -> list[PaperTable]:
     """The table, for `pdecnn tables hyperbolic`.
 
-    Our own runs count if their dataset is called `imagenet100` and their model has the row's name and activation.
+    Our own runs count if their dataset is called `imagenet100`, or is a folder of 100 classes at 224 pixels, and their
+    model has the row's name and activation.
 
     Example:
         >>> [row["params"] for row in build_tables(results=None)[0].rows][:3]
@@ -100,7 +101,7 @@ def build_tables(
     timings = _latencies(progress) if measure_latency else {}
     rows = []
     for row in counted(ROWS, progress, "counting the hyperbolic networks"):
-        runs = find_runs(own, row.model, "imagenet100", row.options)
+        runs = find_runs(own, row.model, OWN_DATASET, row.options)
         report = _report(row)
         rows.append(
             {

@@ -1,18 +1,35 @@
 """Our own training runs, read from folders of results and found by the network that was trained."""
 
+import inspect
 import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import timm
+import torch
+from timm.models import is_model, model_entrypoint
+
+from pdecnn.models import LowCostConfig, LowCostNet
 from pdecnn.models._options import PUBLISHED
 from pdecnn.shared.reading import MB, FileError, read_json
 
 MAX_RESULT = 64 * MB
 NOT_THE_NETWORK = ("num_classes", "in_chans", "drop_rate", "drop_path_rate", "aux_logits")  # of data and training
+DATASETS = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "stl10": "STL-10",
+    "imagenet": "ImageNet",
+    "imagenet100": "imagenet100",
+}
+FOLDERS = {1000: "ImageNet", 100: "imagenet100"}  # what a folder of so many classes is taken for
+FOLDER_SIDE = 224  # of its images
 
 OwnKey = tuple[str, str, str]  # model, dataset, options
 Found = Mapping[OwnKey, Mapping["Training", list[float]]]
@@ -58,6 +75,16 @@ class OwnRuns:
     def epochs(self) -> str:
         """The length as text."""
         return self.training.length
+
+    @property
+    def figure(self) -> str:
+        """The mean as a cell of a table has it, with a star if there was a teacher; empty without runs.
+
+        Example:
+            >>> OwnRuns((90.0,)).figure, OwnRuns((90.0,), Training(30, "kron", distilled=True)).figure
+            ('90.00', '90.00*')
+        """
+        return "" if self.mean is None else f"{self.mean:.2f}" + "*" * self.training.distilled
 
     def describe(self) -> str:
         """How long, how and with how many seeds.
@@ -129,13 +156,15 @@ def _add(found: dict[OwnKey, dict[Training, list[float]]], run: Mapping[str, Any
     epochs = run.get("epochs")
     recipe = _part(run, "recipe")
     kwargs = _part(_part(recipe, "model"), "kwargs")
-    name, limit = _part(recipe, "optimizer").get("name"), _part(recipe, "data").get("train_limit")
+    data = _part(recipe, "data")
+    name, limit, stream = _part(recipe, "optimizer").get("name"), data.get("train_limit"), _part(data, "stream")
     checks: list[tuple[str, Any, Any]] = [
         ("model", run["model"], str),
         ("dataset", run["dataset"], str),
         ("epochs", 0 if epochs is None else epochs, int),
         ("optimizer", name or "", str),
         ("train_limit", limit or 0, int),
+        ("stream.num_classes", stream.get("num_classes") or 0, int),
         *(("accuracy", value, (int, float)) for value in values),
     ]
     for what, value, kind in checks:
@@ -143,7 +172,7 @@ def _add(found: dict[OwnKey, dict[Training, list[float]]], run: Mapping[str, Any
             raise FileError(f"{where}: {what} is {value!r:.80}, which cannot be.")
     if not isinstance(kwargs.get("global_options") or {}, dict):
         raise FileError(f"{where}: global_options is {kwargs['global_options']!r:.80}, which cannot be.")
-    trainings = found.setdefault(_key(run["model"], _dataset_name(run["dataset"]), kwargs), {})
+    trainings = found.setdefault(_key(run["model"], _dataset_name(run["dataset"], stream), kwargs), {})
     training = Training(epochs, name or "", limit, bool(recipe.get("distill")))
     trainings.setdefault(training, []).extend(float(v) for v in values)
 
@@ -156,7 +185,8 @@ def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _key(model: str, dataset: str, options: Mapping[str, Any]) -> OwnKey:
     """The network of a row or of a run, whichever way its options are written."""
-    return model, dataset, json.dumps(network_options(options, 1 if dataset == "ImageNet" else PUBLISHED.K))
+    changed = network_options(options, 1 if dataset == "ImageNet" else PUBLISHED.K)
+    return model, dataset, json.dumps(without_defaults(model, changed) if changed else changed)
 
 
 def network_options(options: Mapping[str, Any], K: int = PUBLISHED.K) -> dict[str, Any]:
@@ -171,12 +201,47 @@ def network_options(options: Mapping[str, Any], K: int = PUBLISHED.K) -> dict[st
     steps = {"K": kept.pop("K", K), **({"K": changes.pop("K")} if "K" in changes else {})}
     kept |= steps if steps["K"] != K else {}
     kept |= {"global_options": dict(sorted(changes.items()))} if changes else {}
-    for name, usual in (("reading", "counts"), ("no_global", False)):
+    for name, usual in (("reading", "counts"), ("layout", "counts"), ("no_global", False)):
         if kept.get(name) == usual:
             del kept[name]
     return dict(sorted(kept.items()))
 
 
-def _dataset_name(name: str) -> str:
-    known = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
-    return known.get(name.lower().replace("-", "").replace("_", ""), name)
+def without_defaults(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not the model's own; another equation has an f of its own, so that f stays with it.
+
+    Example:
+        >>> without_defaults("lowcost_explicit_a", {"h": 0.1, "kernel_size": 5})
+        {'kernel_size': 5}
+        >>> without_defaults("hyperbolic50_eq3", {"equation": "eq4", "f": 4, "activation": "softball"})
+        {'equation': 'eq4', 'f': 4}
+    """
+    defaults = _defaults(model)
+    kept = {k: v for k, v in options.items() if k not in defaults or defaults[k] != v}
+    return {k: v for k, v in options.items() if k in kept or (k == "f" and "equation" in kept)}
+
+
+@cache
+def _defaults(model: str) -> Mapping[str, Any]:
+    """The keywords of one of our models with their values where none are given; none of a model that is not ours."""
+    if not is_model(model) or not model_entrypoint(model).__module__.startswith("pdecnn."):
+        return {}
+    try:
+        with torch.device("meta"):
+            net = timm.create_model(model)
+    except ValueError:  # a name that stands for nothing without a description
+        return {}
+    cfg = LowCostConfig if isinstance(net, LowCostNet) else getattr(net, "cfg", None)
+    found = {
+        name: getattr(cfg, name, None) if keyword.default is None else keyword.default
+        for name, keyword in inspect.signature(type(net)).parameters.items()
+        if keyword.default is not keyword.empty
+    }
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items() if v is not None}
+
+
+def _dataset_name(name: str, stream: Mapping[str, Any]) -> str:
+    """The dataset as tables call it; a folder is known by the number of its classes and the size of its images."""
+    if name == "folder" and stream.get("image_size", FOLDER_SIDE) == FOLDER_SIDE:
+        return FOLDERS.get(stream.get("num_classes", 0), name)
+    return DATASETS.get(name.lower().replace("-", "").replace("_", ""), name)

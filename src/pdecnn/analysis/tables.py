@@ -25,10 +25,11 @@ from pdecnn.layers.global_layer import GlobalLayer
 from pdecnn.models.cifar_densenet import DenseLayer
 from pdecnn.models.darts_cell import Cell
 from pdecnn.shared.progress import ProgressCallback, begin, counted
-from pdecnn.shared.tables import make_table, short
+from pdecnn.shared.tables import Name, make_table, short
 
 ROUNDS = 20  # of timing, at most
 FITTED = ("velocity", "diffusion", "h_prev", "coef_bias")  # options of a Global layer that follow the reading
+TAUGHT = "trained with a teacher; where the net was trained alone too, its note has that figure"
 CELLS = (BasicBlock, DenseLayer, Cell)
 
 Prepare = Callable[[nn.Module, torch.Tensor], nn.Module]
@@ -147,10 +148,11 @@ class Table:
         table = make_table(f"Table {self.number}. {TITLES[self.number]}", ("\nrow", "\ndataset"), numbers)
         notes = Notes()
         for entry in self.entries:
-            row = _cells(entry, notes)
-            row += [notes.mark(_number(entry.accuracy), how_long(entry))] * trained
-            table.add_row(*row, *[_number(entry.latency_ms)] * timed)
-        return Group(table, *notes.lines(), *self._second())
+            name, *row = _cells(entry, notes)
+            row += [notes.mark(entry.own.figure, how_long(entry))] * trained
+            table.add_row(Name(name), *row, *[_number(entry.latency_ms)] * timed)
+        taught = [f"  *  {TAUGHT}"] * any(entry.own.training.distilled for entry in self.entries)
+        return Group(table, *taught, *notes.lines(), *self._second())
 
     def _second(self) -> Iterator[RichTable | str]:
         """What else the paper prints in some of its tables: cells and seconds; and what is saved, by our counts."""
@@ -160,7 +162,7 @@ class Table:
         table = make_table("", ("\nrow",), heads)
         for entry in self.entries:
             row, seconds = entry.row, (_number(entry.row.train_s), _number(entry.row.infer_s))
-            table.add_row(row.name, row.cells, entry.cells, *seconds, *self._savings(entry))
+            table.add_row(Name(row.name), row.cells, entry.cells, *seconds, *self._savings(entry))
         yield ""
         yield table
 

@@ -27,6 +27,7 @@ Settings = Annotated[
 SamplerName = Annotated[str, typer.Option(help="grid (all combinations), random, or tpe (guided by results).")]
 Trials = Annotated[int, typer.Option(min=1, help="Number of runs for random and tpe.")]
 Home = Annotated[Path | None, typer.Option("--output", help="Folder; runs/sweep-RECIPE by default.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try the points that failed again; they are left otherwise.")]
 Show = Annotated[bool, typer.Option("--show", help="Print what there is so far; run nothing.")]
 
 
@@ -44,13 +45,18 @@ def command(
     keep_in: Annotated[
         Path | None, typer.Option("--keep", help="Write all finished runs into this JSON file, for `pdecnn tables`.")
     ] = None,
+    retry: Retry = False,
     show: Show = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe with many settings. The same command again goes on; in several shells, they share the work."""
-    sweep, name = open_sweep(recipe, config, settings, sampler, trials, output)
+    if show and retry:
+        raise typer.BadParameter("--show runs nothing; leave one of the two out.", param_hint="--retry")
+    sweep, name = open_sweep(recipe, config, settings, sampler, trials, output, check=not show)
     ended = True
     if not show:
+        if retry:
+            typer.echo(f"{_points(sweep.retry())} that failed: tried again.", err=True)
         ended = sweep.work(runner(data_dir, download, threads, as_json))
     rows = report(sweep, name, as_json)
     if keep_in is not None:
@@ -63,9 +69,17 @@ def command(
 
 
 def open_sweep(
-    recipe: str | None, config: Path | None, settings: list[str] | None, sampler: str, trials: int, output: Path | None
+    recipe: str | None,
+    config: Path | None,
+    settings: list[str] | None,
+    sampler: str,
+    trials: int,
+    output: Path | None,
+    *,
+    check: bool = True,
 ) -> tuple[Sweep, str]:
-    """The sweep that the arguments mean, or a usage error."""
+    """The sweep that the arguments mean, or a usage error; with `check`, the models of its points are tried."""
+    from pdecnn.training.buildable import check_model
     from pdecnn.training.recipe import RecipeError, load_recipe
     from pdecnn.training.space import parse_space
     from pdecnn.training.sweep import SAMPLERS, Sweep
@@ -76,9 +90,13 @@ def open_sweep(
         raise typer.BadParameter(f"expected one of {', '.join(SAMPLERS)}, got {sampler!r}.", param_hint="--sampler")
     name = recipe or str(config)
     try:
+        base = load_recipe(recipe or config or "")
+    except RecipeError as error:
+        raise typer.BadParameter(str(error), param_hint="RECIPE" if recipe else "--config") from error
+    try:
         space = parse_space(settings or [])
         folder = output or Path("runs") / f"sweep-{Path(name).with_suffix('').name}"
-        return Sweep(load_recipe(recipe or config or ""), space, folder, sampler, trials), name
+        return Sweep(base, space, folder, sampler, trials, check_model if check else None), name
     except RecipeError as error:
         raise typer.BadParameter(str(error), param_hint="-o") from error
     except (OSError, ValueError, ImportError) as error:
@@ -117,6 +135,8 @@ def report(sweep: Sweep, name: str, as_json: bool) -> list[SweepRow]:
     content = {"recipe": name, "rows": [row.to_dict() for row in rows], "points": [vars(point) for point in points]}
     write_atomic(sweep.folder / "sweep.json", json.dumps(content, indent=1) + "\n")
     notes = [f"{row.failed} failed: {row.error}" for row in rows if row.error]
+    if failed := sum(row.failed for row in rows):
+        notes.append(f"{failed} of {_points(len(points))} failed; the same command with --retry tries them again.")
     if any(row.accuracies for row in rows):
         try:
             from pdecnn.viz.sweep import draw_sweep
@@ -144,3 +164,7 @@ def keep(sweep: Sweep, path: Path) -> None:
     found = [read_json(sweep.run_folder(params) / "result.json", MAX_RESULT) for params in finished]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(found, indent=1) + "\n")
+
+
+def _points(n: int) -> str:
+    return "1 point" if n == 1 else f"{n} points"

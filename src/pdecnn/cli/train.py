@@ -164,6 +164,7 @@ def make_model(recipe: Recipe, typed: str | None, run: Path) -> tuple[nn.Module,
     """The model of a recipe, initialised from its seed; code of the user's is run only if the user typed its name."""
     from pdecnn.models.build import CustomModelError, build_model, call_factory, import_factory
     from pdecnn.training.build import open_model
+    from pdecnn.training.buildable import build_plain
     from pdecnn.training.checkpoint import find_checkpoint, read_config
     from pdecnn.training.seeding import seed_everything
 
@@ -183,4 +184,4 @@ def make_model(recipe: Recipe, typed: str | None, run: Path) -> tuple[nn.Module,
         if typed != wanted.name:
             raise CustomModelError(wanted.name, run)
         return call_factory(import_factory(typed), wanted.kwargs, typed), description
-    return build_model(description, pretrained=wanted.pretrained), description
+    return build_plain(recipe, description), description

@@ -55,8 +55,8 @@ class TensorBlock(QuasilinearBlock):
             if torch.equal(T_inverse, torch.eye(self.n, dtype=T_inverse.dtype, device=T_inverse.device)):
                 return
             raise ValueError(
-                f"TensorBlock: a tensor of {self.groups} diagonal blocks is not transformed: a mixing of all channels would "
-                "fill the rest of it. Use groups=1."
+                f"TensorBlock: a tensor of {self.groups} diagonal blocks is not transformed: a mixing of all channels "
+                "would fill the rest of it. Use groups=1."
             )
         A = self.mix.weight.view(self.m, self.n, self.f, self.n)
         turned = torch.einsum("ilam,lj,mk->ijak", A, T_inverse, T_inverse)

@@ -1,13 +1,35 @@
 """Tables for 80 columns and for notebooks: text folds, numbers are never cut."""
 
+import re
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from rich import box
+from rich.console import Console
+from rich.containers import Lines
 from rich.table import Table
 from rich.text import Text
 
 MANY = 8  # columns; more of them stand closer
+
+
+class Name(Text):
+    """A name that breaks after spaces and hyphens where its column is narrow.
+
+    Example:
+        >>> [line.plain for line in Name("tiny ResNet-Global").wrap(Console(), 11)]
+        ['tiny ', 'ResNet-', 'Global']
+    """
+
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
+        """The lines of the name, no wider than `width`."""
+        lines = [""]
+        for part in re.split(r"(?<=[-\s])", self.plain):
+            if lines[-1] and len((lines[-1] + part).rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+        return Text("\n".join(lines)).wrap(console, width, **options)
 
 
 def make_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -1,13 +1,13 @@
 """What a sweep varies: settings of a recipe, each with its values or its range, as typed on the command line."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from pdecnn.shared.yaml_files import parse_yaml
-from pdecnn.training.recipe import Recipe, RecipeError
+from pdecnn.training.recipe import ModelRecipe, Recipe, RecipeError
 
 BRACKETS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
 LOGARITHMIC = 10  # ranges that span at least this factor are drawn by their logarithm
@@ -27,6 +27,11 @@ class Axis:
     def setting(self) -> str:
         """The key in the recipe; a word that is no setting there is a keyword of the model: `K`."""
         return self.key if self.key.split(".")[0] in Recipe.model_fields else f"model.kwargs.{self.key}"
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """The values, or the ends of the range, as text."""
+        return self.values or tuple(str(int(end)) if self.whole else repr(end) for end in (self.low, self.high))
 
     def suggest(self, trial: Any) -> str:
         """A value from an optuna trial, as text."""
@@ -64,11 +69,34 @@ class Space:
         """The `key=value` assignments of one point."""
         return [*self.fixed, *(f"{axis.setting}={params[axis.key]}" for axis in self.axes)]
 
-    def check(self, recipe: Recipe) -> None:
-        """A RecipeError that names a setting or a value that no recipe can have."""
-        points = self.grid() if all(axis.values for axis in self.axes) else []
-        for params in points:
-            recipe.override(self.overrides(params))
+    def samples(self) -> list[dict[str, str]]:
+        """Points that show whether the settings can be: all of a grid; else the first one, and each axis changed alone.
+
+        Example:
+            >>> parse_space(["K=1,2", "optimizer.lr=0.1..0.2"]).samples()[1:]
+            [{'K': '2', 'optimizer.lr': '0.1'}, {'K': '1', 'optimizer.lr': '0.2'}]
+        """
+        if all(axis.values for axis in self.axes):
+            return self.grid()
+        first = {axis.key: axis.tried[0] for axis in self.axes}
+        return [first, *({**first, axis.key: value} for axis in self.axes for value in axis.tried[1:])]
+
+    def check(self, recipe: Recipe, check: Callable[[Recipe], object] | None = None) -> None:
+        """A RecipeError that names a setting or a value that no recipe can have, or that `check` refuses.
+
+        `check` is called with the recipe of one point for each model that the points have.
+        """
+        models: list[ModelRecipe] = []
+        for params in self.samples():
+            settings = recipe.override(self.overrides(params))
+            if check is None or settings.model in models:
+                continue
+            models.append(settings.model)
+            try:
+                check(settings)
+            except Exception as error:
+                point = ", ".join(f"{key}={value}" for key, value in params.items())
+                raise RecipeError(f"sweep: no run is possible with {point}: {error}") from error
 
 
 def parse_space(assignments: Iterable[str]) -> Space:

@@ -46,12 +46,21 @@ class Sweep:
         folder: Where everything goes; a sweep that is there already is joined.
         sampler: `"grid"` (all combinations), `"random"` or `"tpe"` (optuna's, guided by the results so far).
         trials: Number of points for the latter two.
+        check: Called with the recipes of points before anything is made; what it raises ends the sweep at once.
     """
 
-    def __init__(self, recipe: Recipe, space: Space, folder: Path, sampler: Sampler = "grid", trials: int = 20) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        space: Space,
+        folder: Path,
+        sampler: Sampler = "grid",
+        trials: int = 20,
+        check: Callable[[Recipe], object] | None = None,
+    ) -> None:
         optuna = require("optuna", "search")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        space.check(recipe)
+        space.check(recipe, check)
         self.recipe, self.space, self.folder, self.sampler = recipe, space, folder, sampler
         with saving(folder):
             (folder / "claims").mkdir(parents=True, exist_ok=True)
@@ -76,7 +85,7 @@ class Sweep:
         self._states = optuna.trial.TrialState
 
     def work(self, run: RunPoint) -> bool:
-        """Runs points until none is left; False if a run was stopped by a signal."""
+        """Runs points until none is left; False if a run was stopped by a signal. One that fails is noted as failed."""
         while (taken := self._take()) is not None:
             trial, params, lock = taken
             try:
@@ -84,22 +93,31 @@ class Sweep:
                 result = run(recipe, self.run_folder(params))
                 if result.status == "stopped":
                     return False
+            except Exception as error:  # left open, the point would be taken again and end the next process too
+                trial.set_user_attr("error", _reason(error))
+                self._study.tell(trial, state=self._states.FAIL)
+            else:
                 trial.set_user_attr("seconds", round(result.wall_time, 1))
                 self._study.tell(trial, result.accuracy)
-            except (OSError, ValueError, RuntimeError) as error:
-                trial.set_user_attr("error", str(error))
-                self._study.tell(trial, state=self._states.FAIL)
             finally:
                 lock.release()
         return True
+
+    def retry(self) -> int:
+        """Puts the points that failed back into the queue and says how many they are."""
+        with self._alone():
+            failed = [trial for trial in self._last_tries() if trial.state == self._states.FAIL]
+            for trial in failed:
+                self._study.enqueue_trial(dict(trial.params), user_attrs={"again": trial.number})
+        return len(failed)
 
     def points(self) -> list[Point]:
         """All points so far, in the order of their settings; of a point that was taken again the last try counts."""
         names: dict[str, Any] = {"COMPLETE": "finished", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
         found: dict[str, Point] = {}
-        for trial in self._study.get_trials(deepcopy=False):
+        for trial in self._last_tries():
             params = _fixed(trial) or {key: str(value) for key, value in trial.params.items()}
-            if len(params) < len(self.space.axes) or trial.user_attrs.get("left"):
+            if len(params) < len(self.space.axes):
                 continue
             attrs = trial.user_attrs
             found[str(params)] = Point(
@@ -116,16 +134,21 @@ class Sweep:
         """The next point, ours from now on; None if none is left."""
         with self._alone():
             self._give_back_the_dead()
-            trials = self._study.get_trials(deepcopy=False)
+            trials = self._last_tries()
             waiting = any(trial.state == self._states.WAITING for trial in trials)
-            begun = sum(not trial.user_attrs.get("left") for trial in trials)
-            if not waiting and begun >= self.trials:
+            if not waiting and len(trials) >= self.trials:
                 return None
             trial = self._study.ask()
             params = {axis.key: axis.suggest(trial) for axis in self.space.axes}
             lock = self._lock(params)
             lock.acquire("sweep")
         return trial, params, lock
+
+    def _last_tries(self) -> list[Any]:
+        """The trials of optuna without those that another has taken the place of."""
+        trials = self._study.get_trials(deepcopy=False)
+        again = {trial.user_attrs.get("again") for trial in trials}
+        return [trial for trial in trials if not trial.user_attrs.get("left") and trial.number not in again]
 
     def _give_back_the_dead(self) -> None:
         """Puts the points of processes that are gone back into the queue."""
@@ -181,6 +204,12 @@ class Sweep:
 def _fixed(trial: Any) -> dict[str, str]:
     """The settings that were put into the queue with a trial."""
     return {key: str(value) for key, value in trial.system_attrs.get("fixed_params", {}).items()}
+
+
+def _reason(error: Exception) -> str:
+    """What an error says; with its kind, where that is not one of those that speak for themselves."""
+    plain = isinstance(error, (OSError, ValueError, RuntimeError)) and str(error)
+    return str(error) if plain else f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _slug(params: dict[str, str]) -> str:

@@ -2,9 +2,10 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pdecnn.shared.names import close_to
-from pdecnn.viz.figures.canvas import save
+from pdecnn.viz.figures.canvas import format_of, save
 
 FIGURES = {
     "toys": "feature maps of the three toys, as Figure 2 of the Global paper",
@@ -16,10 +17,11 @@ FIGURES = {
 }
 
 
-def draw_figure(name: str, path: Path) -> Path:
-    """Draws a figure by its name and saves it as a PNG."""
+def draw_figure(name: str, path: Path, **options: Any) -> Path:
+    """Draws a figure by its name and saves it as a PNG, PDF or SVG, by the ending; `options` are of its `draw`."""
     if name not in FIGURES:
         raise ValueError(f"figure: no figure named {name!r}.{close_to(name, FIGURES)} There are {', '.join(FIGURES)}.")
-    figure = import_module(f"pdecnn.viz.figures.{name.replace('-', '_')}").draw()
+    format_of(path)
+    figure = import_module(f"pdecnn.viz.figures.{name.replace('-', '_')}").draw(**options)
     save(figure, path)
     return path

@@ -40,6 +40,7 @@ def draw() -> Any:
     side = maps["u"].shape[-1]
     over = {"extent": (-0.5, side - 0.5, side - 0.5, -0.5)}  # the picture in the places of the map
     figure = new_figure(9.4, 1.85 * IMAGES)
+    figure.get_layout_engine().set(rect=(0, 0, 1, 0.985))  # with bars below, constrained layout cuts the titles above
     grid = figure.subplots(IMAGES, 2 + len(NAMES))
     places = torch.arange(side // 16, side, max(1, side // 10))
     for i, row in enumerate(grid):

@@ -1,5 +1,6 @@
 """Accuracy against the steps K: printed [KS22, Table 6], in our own runs, and of trained nets with another K."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ STEPS = (1, 2, 3, 4, 5, 6, 8, 10)
 
 
 def draw(results: Path = Path("results")) -> Any:
-    """Left: nets that were trained with each K. Right: nets that were trained with K = 5, run with another."""
+    """Left: nets that were trained with each K. Right: nets that were trained with K = 5, run with another.
+
+    Our own runs are those in the folder `results`; a warning says if it has none of these nets.
+    """
     figure = new_figure(9.0, 3.7)
     left, right = figure.subplots(1, 2)
     entries = build_table(6, results=results if results.is_dir() else None).entries
+    if all(e.accuracy is None for e in entries):
+        warnings.warn(
+            f"figure: steps: {results} has no runs of these nets, so ours are missing; name their folder by --results.",
+            stacklevel=2,
+        )
     for dataset, colour in (("CIFAR-10", BLUE), ("CIFAR-100", GREY)):
         rows = [(int(e.row.name.split()[-1]), e) for e in entries if e.row.dataset == dataset]
         left.plot(
