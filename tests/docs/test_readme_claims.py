@@ -125,5 +125,9 @@ def test_a_search_on_photographs_that_took_fewer_inner_channels():
     assert said in README
     faq = " ".join((ROOT / "docs/faq.md").read_text(encoding="utf-8").split())
     assert found["epochs"] == 4
-    assert round(of["teacher"] - of["distilled"]) == 2
-    assert "with fewer inner channels and all its blocks the net lost two" in faq
+    assert found["searched"]
+    assert round(of["teacher"] - of["distilled"]) == 1
+    assert "with fewer inner channels and all its blocks the net lost one" in faq
+    missed = (of["teacher"] - of["distilled"] - 1) / 100 * found["images"]["val"]
+    assert round(missed) == 2
+    assert "One point was aimed at and missed by two pictures" in README
