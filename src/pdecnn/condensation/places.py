@@ -134,8 +134,8 @@ def between(errors: Mapping[int, float], measured: Mapping[int, float]) -> dict[
     """The harm of each number of channels, straight lines over the error between no harm and those that were measured.
 
     Example:
-        >>> between({6: 1.0, 4: 2.0, 3: 3.0, 2: 4.0}, {4: 0.1, 2: 0.5})
-        {6: 0.05, 4: 0.1, 3: 0.3, 2: 0.5}
+        >>> between({6: 1.0, 4: 2.0, 3: 3.0, 2: 4.0}, {4: 0.25, 2: 0.75})
+        {6: 0.125, 4: 0.25, 3: 0.5, 2: 0.75}
     """
     known = sorted(measured, reverse=True)
     x = np.maximum.accumulate([0.0, *(errors[n] for n in known)])

@@ -18,6 +18,7 @@ class Name(Text):
     """A name that breaks after spaces and hyphens where its column is narrow.
 
     Example:
+        >>> from rich.console import Console
         >>> [line.plain for line in Name("tiny ResNet-Global").wrap(Console(), 11)]
         ['tiny ', 'ResNet-', 'Global']
     """

@@ -30,6 +30,7 @@ def format_of(path: Path) -> str:
     """The format that the ending of a file asks for.
 
     Example:
+        >>> from pathlib import Path
         >>> format_of(Path("cost.PDF"))
         'pdf'
     """
