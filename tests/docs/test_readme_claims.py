@@ -69,6 +69,8 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
         ("cifar_wrn_tiny_global", 10, null),
         ("cifar_resnet32_global", 24, "{}"),
         ("cifar_resnet32_global", 36, "{}"),
+        ("cifar_resnet32_global", 36, null),
+        ("cifar_resnet32_global", 88, "{}"),
         ("cifar_resnet32_global", 8, "{}"),
         ("cifar_resnet32_global", 8, null),
     ):
