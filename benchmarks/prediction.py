@@ -30,11 +30,12 @@ from pdecnn.analysis.latency import environment
 from pdecnn.condensation import plan
 from pdecnn.condensation.harm import measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites, time_models
+from pdecnn.condensation.places import measure_places
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.propose import predicted
 from pdecnn.condensation.replacements import chosen
-from pdecnn.condensation.search import CHOICES, propose_plans
-from pdecnn.condensation.within import BATCHES, FEWEST, WIDTHS, WORK, that_pay
+from pdecnn.condensation.search import CHOICES
+from pdecnn.condensation.within import BATCHES, FEWEST, WIDTHS, WORK, Measured, propose_candidates, that_pay
 from pdecnn.shared.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "prediction.json"
@@ -125,13 +126,13 @@ def search(
     with lap("measuring what each choice harms"):
         worth = {run.path: that_pay(run, CHOICES, table) for run in full.runs}
         harms = measure_harms(full, net, inputs, held, worth)
-    for width in WIDTHS:
-        with lap(f"choosing a plan of width {width} and timing it"):
-            try:
-                narrow = full if width == 1 else plan(net, x, width=width)
-                propose_plans(narrow, net, x, {"latency_ms": budget}, harms, table, count=1)
-            except ValueError as error:
-                typer.echo(f"width {width}: {error}")
+    with lap("measuring what fewer inner channels save and harm"):
+        places = measure_places(net, x, inputs, held, table)
+    plans = [full] if places else [full, *(plan(net, x, width=width) for width in WIDTHS[1:])]
+    known = Measured(tuple(plans), table, harms, places, inputs, held, [held])
+    with lap("choosing candidates and timing them"):
+        found = propose_candidates(known, net, x, {"latency_ms": budget}, measured=True, progress=None)
+    typer.echo("\n".join(one.describe() for one in found))
     write("search", model, {"done": True})
     typer.echo(", ".join(f"{sum(part[k] for part in parts.values()):.0f} s {k}" for k in ("wall", "cpu")))
 

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 import timm
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -384,6 +384,8 @@ def test_a_model_without_finite_answers_has_no_places():
     assert measure_places(model, X[:1], [X[:8]], X[8:]) == ()
 
 
+@example([0.0, 5e-324, 1.0], [5.0, 0.0])
+@example([0.0, 0.0, 0.0], [0.1, 0.2])
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.lists(st.floats(0, 5), min_size=2, max_size=2))
 def test_harms_between_those_measured_grow_with_the_error(errors, measured):
     errors = sorted(errors)

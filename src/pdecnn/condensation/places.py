@@ -10,9 +10,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -137,10 +137,20 @@ def between(errors: Mapping[int, float], measured: Mapping[int, float]) -> dict[
         >>> between({6: 1.0, 4: 2.0, 3: 3.0, 2: 4.0}, {4: 0.25, 2: 0.75})
         {6: 0.125, 4: 0.25, 3: 0.5, 2: 0.75}
     """
-    known = sorted(measured, reverse=True)
-    x = np.maximum.accumulate([0.0, *(errors[n] for n in known)])
-    y = np.maximum.accumulate([0.0, *(measured[n] for n in known)])
-    return {n: float(np.interp(error, x, y)) for n, error in errors.items()}
+    known = [(0.0, 0.0)]
+    own = {}
+    for n in sorted(measured, reverse=True):
+        known.append((max(errors[n], known[-1][0]), max(measured[n], known[-1][1])))
+        own[n] = known[-1][1]
+    return {n: own.get(n, _on_lines(known, error)) for n, error in errors.items()}
+
+
+def _on_lines(known: Sequence[tuple[float, float]], error: float) -> float:
+    """The harm at an error, on the lines through those known; beyond the last that of the last."""
+    for (x0, y0), (x1, y1) in pairwise(known):
+        if error <= x1:
+            return y0 + (y1 - y0) * (max(0.0, error - x0) / (x1 - x0) if x1 > x0 else 1.0)
+    return known[-1][1]
 
 
 def numbers(channels: int) -> list[int]:

@@ -139,7 +139,7 @@ def plan_within(
 
     def candidates(bounds: Mapping[str, Any], file: Path) -> list[Proposal]:
         def find() -> dict[str, Any]:
-            made = _propose(known, teacher, x, bounds, measured=latency_table is None, progress=progress)
+            made = propose_candidates(known, teacher, x, bounds, measured=latency_table is None, progress=progress)
             return {"plans": [{**asdict(p), "plan": p.plan.to_dict()} for p in made]}
 
         kept = _kept(file, find)["plans"]  # a clock would not give the same again
@@ -242,7 +242,7 @@ def _narrower(
     return made
 
 
-def _propose(
+def propose_candidates(
     known: Measured,
     teacher: nn.Module,
     x: Tensor,
