@@ -116,7 +116,7 @@ def search(
         yield
         taken = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         parts[what] = {name: round(value, 1) for name, value in taken.items()}
-        write("search", model, {**row, "load": os.getloadavg()[0]})
+        write("search", model, {**row, "load": os.getloadavg()[0], "cpu": environment()["cpu"]})
         typer.echo(f"{what}: {parts[what]['wall']} s, {parts[what]['cpu']} s of them on the CPU")
 
     with lap("timing what each choice costs"):
