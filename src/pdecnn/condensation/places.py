@@ -59,12 +59,12 @@ class Fewer:
         """Whether the place is untouched, or all of it still there, when the run becomes this."""
         if self.inner.keep == self.inner.channels or not run.condenses:
             return True
-        units = {_unit_of(path, run) for path in (self.inner.first, *self.inner.between, self.inner.last)}
+        units = {unit_of(path, run) for path in (self.inner.first, *self.inner.between, self.inner.last)}
         (unit, *others) = units
         return not others and (unit is None or unit < run.keep)
 
 
-def _unit_of(path: str, run: Run) -> int | None:
+def unit_of(path: str, run: Run) -> int | None:
     """The number of the block of a run that a layer is in, or is; None outside."""
     for number, unit in enumerate(run.units):
         if any(path == child or path.startswith(f"{child}.") for child in map(run.child, unit)):

@@ -11,7 +11,7 @@ from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.harm import Harms
 from pdecnn.condensation.inner import cut_inner
 from pdecnn.condensation.latency import LatencyTable, time_models, without_blocks
-from pdecnn.condensation.places import Fewer, Place, choices_of
+from pdecnn.condensation.places import Fewer, Place, choices_of, unit_of
 from pdecnn.condensation.plan import Plan
 from pdecnn.condensation.propose import BUDGETS, module_costs, parse_budget, predicted, with_costs, with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
@@ -86,7 +86,7 @@ def propose_plans(
     if "latency_ms" in budget and table is None:
         raise ValueError("propose_plans: a budget of latency_ms needs a latency table.")
     before, narrowed = table.total(plan.before) if table else plan.before, plan.narrowed
-    known_ms = table
+    wide = table  # of the model with all its channels
     limits = parse_budget(budget, before)
     if narrowed and table:
         small = {"": plan.narrow(model), NOTHING: without_blocks(plan).apply(model)}
@@ -107,9 +107,9 @@ def propose_plans(
         plans = [_planned(known, model, x, combo) for combo in combinations]
         sums = [sum(c.harm for c in combo) for combo in combinations]
         found = [Proposal(p, h, predicted(p.whole, p.runs).ms) for p, h in zip(plans, sums, strict=True)]
-        if asked is None or known_ms is None or not measured:
+        if asked is None or wide is None or not measured:
             return found
-        times = _as_in(known_ms, model, dict(enumerate(p.apply(model) for p in plans)), x, progress)
+        times = _as_in(wide, model, dict(enumerate(p.apply(model) for p in plans)), x, progress)
         found = [dataclasses.replace(f, ms=times[i]) for i, f in enumerate(found)]
         within = [f for f in found if f.ms is not None and f.ms <= SLACK * asked]
         if within:
@@ -164,18 +164,17 @@ def _planned(plan: Plan, model: nn.Module, x: Tensor, choices: Sequence[Choice |
     small = cut_inner(model, inner)
     costs = module_costs(small, arguments(model, x), [path for run in runs for path in run.members()])
     ms = None if plan.before.ms is None else plan.before.ms - sum(c.saved.ms or 0.0 for c in fewer)
-    narrower = [_narrower(run, with_costs(run, costs, small), fewer) for run in runs]
+    narrower = [_less_channels(run, with_costs(run, costs, small), fewer) for run in runs]
     return dataclasses.replace(plan, runs=tuple(narrower), inner=inner, narrowed=dataclasses.replace(costs[""], ms=ms))
 
 
-def _narrower(old: Run, new: Run, fewer: Sequence[Fewer]) -> Run:
+def _less_channels(old: Run, new: Run, fewer: Sequence[Fewer]) -> Run:
     """The run with the milliseconds that are known of it, less those of channels that go."""
     if any(cost.ms is None for cost in old.costs):
         return new
     blocks = []
-    for unit, was, cost in zip(old.units, old.costs, new.costs, strict=True):
-        paths = tuple(f"{old.child(name)}." for name in unit)
-        gone = sum(c.saved.ms or 0.0 for c in fewer if c.inner.last.startswith(paths))
+    for number, (was, cost) in enumerate(zip(old.costs, new.costs, strict=True)):
+        gone = sum(c.saved.ms or 0.0 for c in fewer if unit_of(c.inner.last, old) == number)
         blocks.append(dataclasses.replace(cost, ms=max(0.0, (was.ms or 0.0) - gone)))
     layer = dataclasses.replace(new.layer_cost, ms=old.layer_cost.ms)
     return dataclasses.replace(new, costs=tuple(blocks), layer_cost=layer)
