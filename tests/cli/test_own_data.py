@@ -119,6 +119,14 @@ def test_mistakes_are_told_before_anything_is_trained(place, tmp_path):
     assert "give --num-classes 3" in wrong.output
     alone = run("condense", place / "best.pth", *options)
     assert "holds weights; name the model that they are for" in alone.output
+    shared = ("condense", "own_nets:make", *options, "--weights", place / "best.pth", "--num-classes", 3)
+    setting = run(*shared, "-o", "precison=bf16")
+    assert setting.exit_code == 1
+    assert "there is no setting 'precison'. Close: 'precision'" in setting.output
+    taken = run(*shared, "-o", "epochs=3")
+    assert "recipe may not set epochs; the arguments of distill do" in taken.output
+    untrained = run("condense", "own_nets:make", "-o", "precision=bf16")
+    assert "is for jobs with --data, which distil" in untrained.output
     nowhere = run("condense", "own_nets:make", "--data", "photo", "--output", tmp_path / "out")
     assert "no folder 'photo' and no dataset of that name" in nowhere.output
     assert not (tmp_path / "out").exists()

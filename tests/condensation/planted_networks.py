@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -91,3 +92,30 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.stages(self.stem(x)).mean((2, 3)))
+
+
+class Hidden(nn.Module):
+    """A residual block whose hidden channels pass a norm, a depth-wise convolution and an activation."""
+
+    def __init__(self, channels: int, hidden: int, kernel: int = 1, bias: bool = False) -> None:
+        super().__init__()
+        self.expand, self.norm = nn.Conv2d(channels, hidden, 1, bias=bias), nn.BatchNorm2d(hidden)
+        self.spread = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
+        self.project = nn.Conv2d(hidden, channels, kernel, padding=kernel // 2, bias=bias)
+
+    def forward(self, x):
+        return x + self.project(torch.relu(self.spread(self.norm(self.expand(x)))))
+
+
+def with_hidden(hidden: int = 24, kernel: int = 1, bias: bool = False, count: int = 2) -> nn.Module:
+    """A classifier of such blocks."""
+    torch.manual_seed(1)
+    blocks = [Hidden(8, hidden, kernel, bias) for _ in range(count)]
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+    for m in model.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.running_mean.normal_()
+            m.running_var.uniform_(0.5, 2)
+    return model.eval()

@@ -13,7 +13,7 @@ from pdecnn.condensation.compare import comparison_rows, figures
 from pdecnn.condensation.distill import matched_modules
 from pdecnn.condensation.fit import fit_layer, fit_layers
 from pdecnn.layers.global_layer import GlobalLayer
-from pdecnn.training import load_dataset
+from pdecnn.training import load_dataset, load_recipe
 
 
 def test_a_layer_recovers_a_layer_of_its_kind():
@@ -57,6 +57,17 @@ def test_a_recipe_may_not_say_what_the_arguments_say():
     net = nn.Linear(2, 2)
     with pytest.raises(ValueError, match="recipe may not set data, epochs; the arguments of distill do"):
         pdecnn.distill(net, net, None, recipe={"epochs": 3, "data": {}, "evaluate_every": 1})
+
+
+def test_a_recipe_changes_what_it_names_and_leaves_the_rest(tmp_path):
+    teacher, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.randn(8, 1, 2, 2)
+    changes = {"precision": "bf16", "optimizer": {"weight_decay": 0.25}}
+    images = [(x, torch.arange(8) % 3)]
+    pdecnn.distill(copy.deepcopy(teacher), teacher, images, epochs=1, recipe=changes, run_dir=tmp_path)
+    kept = load_recipe(tmp_path / "recipe.yaml")
+    assert kept.precision == "bf16"
+    assert kept.optimizer.weight_decay == 0.25
+    assert (kept.optimizer.name, kept.optimizer.lr) == ("sgd", 0.005)
 
 
 def test_distillation_matches_each_site_and_learns():

@@ -13,6 +13,8 @@ import timm
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from planted_networks import Hidden
+from planted_networks import with_hidden as net
 from torch import nn
 
 import pdecnn
@@ -31,32 +33,6 @@ pytest.importorskip("torch_pruning", reason="the extra `prune` is not installed"
 X = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(16) % 4
 LOADERS = as_loaders([(X, Y)], None, batch_size=16, seed=0)
-
-
-class Hidden(nn.Module):
-    """A residual block whose hidden channels pass a norm, a depth-wise convolution and an activation."""
-
-    def __init__(self, channels: int, hidden: int, kernel: int = 1, bias: bool = False) -> None:
-        super().__init__()
-        self.expand, self.norm = nn.Conv2d(channels, hidden, 1, bias=bias), nn.BatchNorm2d(hidden)
-        self.spread = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
-        self.project = nn.Conv2d(hidden, channels, kernel, padding=kernel // 2, bias=bias)
-
-    def forward(self, x):
-        return x + self.project(torch.relu(self.spread(self.norm(self.expand(x)))))
-
-
-def net(hidden: int = 24, kernel: int = 1, bias: bool = False, count: int = 2) -> nn.Module:
-    torch.manual_seed(1)
-    blocks = [Hidden(8, hidden, kernel, bias) for _ in range(count)]
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
-    )
-    for m in model.modules():
-        if isinstance(m, nn.BatchNorm2d):
-            m.running_mean.normal_()
-            m.running_var.uniform_(0.5, 2)
-    return model.eval()
 
 
 def distance(model, other):

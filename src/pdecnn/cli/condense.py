@@ -36,7 +36,7 @@ INTERRUPTED = 130  # 128 + SIGINT
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
     "workers", "keep", "replacement", "steps", "width", "inner", "init", "ignore", "only", "budget", "runtime",
-    "latency_table", "null", "train_teacher", "epochs", "lr", "seed", "served",
+    "latency_table", "null", "train_teacher", "epochs", "lr", "seed", "served", "override",
 )  # fmt: skip
 
 
@@ -95,6 +95,10 @@ def command(
     lr: Annotated[
         float | None,
         typer.Option(help="Learning rate of blocks that stay, 0.005 by default; new layers: ten times it."),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("-o", help="Change a setting of the distillation: key=value, such as precision=bf16."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that read images.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the student, of order and augmentation.")] = 0,
@@ -166,6 +170,8 @@ def _check_use(given: dict[str, Any]) -> None:
         raise typer.BadParameter("is for the embedded example, without MODEL.", param_hint="--train-teacher")
     elif given["data"] is None and given["served"]:
         raise typer.BadParameter("is for jobs with --data: a net learns to serve every K.", param_hint="--steps")
+    elif given["data"] is None and given["override"]:
+        raise typer.BadParameter("is for jobs with --data, which distil.", param_hint="-o")
     elif given["data"] is None and given["resume"]:
         raise typer.BadParameter("is for jobs with --data; there is nothing to continue.", param_hint="--resume")
 
@@ -188,9 +194,11 @@ def run(given: dict[str, Any]) -> None:
     from pdecnn.shared.progress import choose_progress
     from pdecnn.training.processes import Processes
     from pdecnn.training.progress import Reporter, choose_reporter
+    from pdecnn.training.recipe import assign
 
     folder, quiet = given["output"], given["as_json"]
     options, further, rates = plan_options(given), parse_steps(given["served"]), {}
+    further |= {"recipe": assign({}, given["override"])} if given["override"] else {}
     try:
         if given["model"] is None:
             rates = dict(PRESET)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from pdecnn.condensation.find import find_runs
 from pdecnn.condensation.record import Call, Record
 from pdecnn.condensation.site import Run, Skipped
 from pdecnn.shared.names import child_path, is_within
@@ -18,6 +19,14 @@ from pdecnn.shared.names import child_path, is_within
 SHORTEST = 3
 PLANES = (4, 5)  # dimensions of the maps of images and volumes; three may also be tokens
 CONVS = (nn.Conv2d, nn.Conv3d)
+
+
+def find_all(model: nn.Module, record: Record) -> tuple[list[Run], list[Skipped]]:
+    """The runs of a model, chains first, and the places that were skipped."""
+    chains, skipped = find_runs(model, record)
+    dense, more = find_dense(model, record)
+    found = [*chains, *(d for d in dense if not any(c.holds(d.parent) for c in chains))]
+    return found, [s for s in (*skipped, *more) if not any(run.holds(s.path) for run in found)]
 
 
 def find_dense(model: nn.Module, record: Record) -> tuple[list[Run], list[Skipped]]:

@@ -23,10 +23,11 @@ from pdecnn.training.imitation import Imitation, OwnLoss, is_logits
 from pdecnn.training.objective import captured
 from pdecnn.training.own import in_memory
 from pdecnn.training.progress import Reporter, choose_reporter
-from pdecnn.training.recipe import DistillRecipe
+from pdecnn.training.recipe import DistillRecipe, merge
 
 LR, NEW = 0.005, 10.0  # kept blocks know their task already; new layers learn theirs
 FEATURES, OF_BLOCKS = 0.1, 1.0  # weight of feature maps; those of blocks in small steps, which stay near to the teacher
+OF_ARGUMENTS = ("model", "data", "epochs", "seed", "distill", "steps")
 DEFAULTS: dict[str, Any] = {
     "schedule": {"name": "cosine", "warmup_epochs": 0.5},
     "tensorboard": False,
@@ -94,14 +95,13 @@ def distill(
         seed: Seed of order and augmentation.
         steps: The least and the most K of one net that serves them all, such as `(1, 10)`: each step of training has
             the most, the least and one between, the most teaching the others. `pdecnn.layers.set_steps` then sets K.
-        recipe: Further settings, as in a recipe: `{"optimizer": {"name": "adamw", "lr": 1e-3}}`.
+        recipe: Further settings, as in a recipe, over those from here: `{"precision": "bf16"}`, or
+            `{"optimizer": {"name": "adamw", "lr": 1e-3}}`.
         run_dir: Folder for logs and checkpoints.
         resume: Continue the run in `run_dir`.
         reporter: Shows the progress: a bar or plain lines by default, `Reporter()` for none.
     """
-    taken = sorted({"model", "data", "epochs", "seed", "distill", "steps"} & set(recipe or {}))
-    if taken:
-        raise ValueError(f"distill: recipe may not set {', '.join(taken)}; the arguments of distill do.")
+    check_recipe(recipe, epochs)
     if isinstance(data, Dataset):
         loaders = in_memory(data, batch_size, seed, augment=Augment(**dict(augment or {})))
     else:
@@ -131,10 +131,7 @@ def distill(
     }
     settings = Recipe.parse(
         {
-            "optimizer": rates,
-            **DEFAULTS,
-            "frozen_norms": keep,
-            **(recipe or {}),
+            **merge({"optimizer": rates, **DEFAULTS, "frozen_norms": keep}, recipe or {}),
             "model": {"builder": "condensed", "name": type(student).__name__},
             "data": {"name": "loaders", "batch_size": batch_size},
             "epochs": epochs,
@@ -158,6 +155,14 @@ def distill(
         resume=resume,
         reporter=choose_reporter() if reporter is None else reporter,
     )
+
+
+def check_recipe(recipe: Mapping[str, Any] | None, epochs: int) -> None:
+    """Raises what is wrong with the further settings of a distillation, so that nobody waits for it."""
+    if taken := [name for name in OF_ARGUMENTS if name in (recipe or {})]:
+        raise ValueError(f"distill: recipe may not set {', '.join(taken)}; the arguments of distill do.")
+    given = {"model": {"name": "student"}, "data": {"name": "loaders"}, "epochs": epochs}
+    Recipe.parse({**merge(DEFAULTS, recipe or {}), **given})
 
 
 def imitation(

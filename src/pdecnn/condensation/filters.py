@@ -1,12 +1,16 @@
-"""Which runs a user wants condensed: `ignore` and `only`, by path, regular expression, module or class."""
+"""What a user wants condensed: `ignore` and `only`, by path, regular expression, module or class."""
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
+from pdecnn.condensation.dense import find_all
+from pdecnn.condensation.inner import Inner
+from pdecnn.condensation.record import record
 from pdecnn.condensation.site import Run
-from pdecnn.shared.names import close_to
+from pdecnn.shared.names import close_to, is_within
 
 Filter = str | type[nn.Module]
 Given = Filter | nn.Module
@@ -39,10 +43,41 @@ def refusal(
     return ""
 
 
+def inner_asked_for(
+    inner: tuple[Inner, ...],
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    ignore: Given | Sequence[Given],
+    only: Given | Sequence[Given],
+) -> tuple[Inner, ...]:
+    """The inner channels without those of runs, blocks and layers that are to be left alone."""
+    if not inner or not (ignore or only):
+        return inner
+    found, _ = find_all(model, record(model, inputs))
+    modules = dict(model.named_modules())
+    ignore, only = (as_filters(given, found, modules) for given in (ignore, only))
+
+    def named(path: str, filters: Sequence[Filter]) -> bool:
+        holders = [m for m in modules if m and is_within(path, m)]
+        runs = [run.path for run in found if run.holds(path)]
+        return any(_fits(f, [*runs, *holders], holders, modules) for f in filters)
+
+    ends = [(one, (one.first, one.last)) for one in inner]
+    return tuple(
+        one
+        for one, paths in ends
+        if not any(named(path, ignore) for path in paths) and (not only or all(named(path, only) for path in paths))
+    )
+
+
 def _matches(which: Filter, run: Run, modules: Mapping[str, nn.Module]) -> bool:
+    return _fits(which, (run.path, run.parent, *run.members()), run.members(), modules)
+
+
+def _fits(which: Filter, paths: Sequence[str], members: Sequence[str], modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a filter names one of the paths, or is the class of one of the members."""
     if isinstance(which, type):
-        return any(isinstance(modules[m], which) for m in run.members())
-    paths = (run.path, run.parent, *run.members())
+        return any(isinstance(modules[m], which) for m in members)
     if any(p == which or p.startswith(which + ".") for p in paths):
         return True
     try:

@@ -18,7 +18,7 @@ from pdecnn.condensation.apply import site_modules
 from pdecnn.condensation.card import make_card
 from pdecnn.condensation.compare import BUSY, Figures, comparison_rows, figures, was_busy
 from pdecnn.condensation.deployed import BATCHES, OnnxComparison, compare_onnx
-from pdecnn.condensation.distill import LR, NEW, distill, imitation, known_to
+from pdecnn.condensation.distill import LR, NEW, check_recipe, distill, imitation, known_to
 from pdecnn.condensation.fastest import remove_trials
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
@@ -180,6 +180,7 @@ def run_job(
     progress = progress if processes.is_first else None
     processes.share(teacher)  # the weights of a network of the user's own may be drawn at random
     further = dict(distill_options or {})
+    check_recipe(further.get("recipe"), epochs)
     aims: dict[str, Any] = {k: further[k] for k in ("distance", "features") if k in further}
     aims |= {"loss": loss, "metric": metric}
     own = imitation(teacher.eval(), data, **aims)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pdecnn.condensation.filters import Given, inner_asked_for
 from pdecnn.condensation.fit import answer_distance
 from pdecnn.condensation.inner import ROUND, Inner, cut_inner, find_inner, inner_errors
 from pdecnn.condensation.latency import LatencyTable, time_models
@@ -91,6 +92,8 @@ def measure_places(
     held: Any,
     table: LatencyTable | None = None,
     *,
+    ignore: Given | Sequence[Given] = (),
+    only: Given | Sequence[Given] = (),
     progress: ProgressCallback | None = None,
 ) -> tuple[Place, ...]:
     """What fewer inner channels save and harm; nothing if the model has none.
@@ -101,12 +104,15 @@ def measure_places(
         inputs: Batches of images to solve on.
         held: A batch to measure on.
         table: Milliseconds with all channels; None where they do not matter.
+        ignore: As in `plan`.
+        only: As in `plan`.
         progress: As in `plan`.
     """
     try:
         found = find_inner(teacher, arguments(teacher, x), min(SHARES))
     except Exception:  # Torch-Pruning does not know such a model
         return ()
+    found = inner_asked_for(found, teacher, arguments(teacher, x), ignore, only)
     if not found:
         return ()
     keeps = [numbers(one.channels) for one in found]

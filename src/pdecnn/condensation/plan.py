@@ -17,9 +17,8 @@ from torch import nn
 
 from pdecnn.condensation.apply import apply_runs
 from pdecnn.condensation.checkpoint import CONFIG, describe
-from pdecnn.condensation.dense import find_dense
-from pdecnn.condensation.filters import Given, as_filters, refusal
-from pdecnn.condensation.find import find_runs
+from pdecnn.condensation.dense import find_all
+from pdecnn.condensation.filters import Given, as_filters, inner_asked_for, refusal
 from pdecnn.condensation.inner import Inner, cut_inner, find_inner
 from pdecnn.condensation.match import check_model, count_kernels
 from pdecnn.condensation.propose import (
@@ -241,6 +240,20 @@ def _change(before: int, after: int) -> str:
     return f"{short(before)} -> {short(after)}" if before != after else short(before)
 
 
+class NoRunsError(ValueError):
+    """No blocks of a model repeat, or all that do are left alone; `plan` says which."""
+
+    def __init__(self, plan: Plan, convolutions: int) -> None:
+        reasons = "; ".join(f"{s.path}: {s.reason}" for s in plan.skipped[:4])
+        looked = f" Looked at and left alone: {reasons}." if reasons else ""
+        super().__init__(
+            f"plan: no run to condense in {plan.model}: {convolutions} convolutions, none of them in blocks that "
+            f"repeat at one resolution.{looked} Lower keep, loosen ignore and only, leave out channels by inner=0.5, "
+            "or tell what replaces your blocks with @register_block."
+        )
+        self.plan = plan
+
+
 def plan(
     model: nn.Module,
     example_inputs: Any,
@@ -304,19 +317,17 @@ def plan(
     inputs = arguments(model, example_inputs)
     wide, model = model, narrow(model, inputs, width) if width != 1 else model
     inside = find_inner(model, inputs, inner) if inner != 1 else ()
+    inside = inner_asked_for(inside, model, inputs, ignore, only)
     if inner != 1 and not inside:
         raise ValueError(
             f"plan: inner={inner:g}, but {type(model).__name__} has no channels that one layer gives and one other "
-            "alone reads, or too few to leave any out. Plan without inner=."
+            "alone reads, or too few to leave any out, or ignore and only leave them alone. Plan without inner=."
         )
     model = cut_inner(model, inside) if inside else model
     done = begin(progress, "running the model once", 1)
     notes = _try_record(model, inputs)
     done()
-    chain, skipped = find_runs(model, notes)
-    dense, more = find_dense(model, notes)
-    found = [*chain, *(d for d in dense if not any(_inside(d.parent, c) for c in chain))]
-    skipped = [s for s in (*skipped, *more) if not any(_inside(s.path, run) for run in found)]
+    found, skipped = find_all(model, notes)
     modules = dict(model.named_modules())
     ignore, only = (as_filters(given, found, modules) for given in (ignore, only))
     runs: list[Run] = []
@@ -333,11 +344,11 @@ def plan(
     runs, total = _counted(model, inputs, runs, progress)
     runs = _that_save(runs, skipped)
     runs = _that_work(model, inputs, runs, notes, skipped, progress)
-    if not runs and not inside:
-        raise ValueError(_nothing(model, notes, skipped))
     description = dict(base) if base is not None else describe(wide)
     shapes = tuple(tuple(x.shape) for x in tensors_in(inputs))
     result = Plan(type(model).__name__, shapes, tuple(runs), tuple(skipped), total, description)
+    if not runs and not inside:
+        raise NoRunsError(result, len(notes.convolutions))
     if wide is not model:
         total, before = (module_costs(m, inputs, [])[""] for m in (model, wide))
         result = dataclasses.replace(result, width=width, inner=inside, narrowed=total, before=before)
@@ -381,16 +392,10 @@ def _try_record(model: nn.Module, inputs: tuple[Any, ...]) -> Record:
         ) from error
 
 
-def _inside(path: str, run: Run) -> bool:
-    return any(path == m or path.startswith(m + ".") for m in run.members())
-
-
 def _counted(
     model: nn.Module, inputs: tuple[Any, ...], runs: list[Run], progress: ProgressCallback | None
 ) -> tuple[list[Run], Cost]:
     """The runs with what their blocks and their new layers cost, and the cost of the model."""
-    if not runs:
-        return [], Cost()
     done = begin(progress, "counting what each run costs", len(runs) + 1)
     costs = module_costs(model, inputs, [p for run in runs for p in run.members()])
     done()
@@ -438,16 +443,6 @@ def _that_work(
             good = tried
         done()
     return good
-
-
-def _nothing(model: nn.Module, notes: Record, skipped: list[Skipped]) -> str:
-    reasons = "; ".join(f"{s.path}: {s.reason}" for s in skipped[:4])
-    looked = f" Looked at and left alone: {reasons}." if reasons else ""
-    return (
-        f"plan: no run to condense in {type(model).__name__}: {len(notes.convolutions)} convolutions, none of them in "
-        f"blocks that repeat at one resolution.{looked} Lower keep, loosen ignore and only, or tell what replaces your "
-        "blocks with @register_block."
-    )
 
 
 def _within(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pdecnn.reference.advection_diffusion import MAX_STEPS
-from pdecnn.shared.names import close_to
+from pdecnn.shared.names import close_to, is_within
 from pdecnn.shared.reading import FileError, check_tree
 
 T = TypeVar("T")
@@ -147,6 +147,10 @@ class Run:
     def members(self, first: int = 0) -> list[str]:
         """The paths of all children from block `first` on."""
         return [self.child(name) for unit in self.units[first:] for name in unit]
+
+    def holds(self, path: str) -> bool:
+        """Whether a module is one of the children, or inside of one."""
+        return any(is_within(path, child) for child in self.members())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, dicts and numbers."""

@@ -17,7 +17,7 @@ from pdecnn.condensation.fit import answer_distance, fit_layers, hold_out
 from pdecnn.condensation.harm import Harms, measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.places import Place, measure_places
-from pdecnn.condensation.plan import MAX_PLAN, Plan, plan
+from pdecnn.condensation.plan import MAX_PLAN, NoRunsError, Plan, plan
 from pdecnn.condensation.replacements import NOTHING, PDE
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Run, from_plain
@@ -117,7 +117,11 @@ def plan_within(
     given = options.get("replacement")
     names = CHOICES if given is None else tuple(dict.fromkeys((NOTHING, str(given))))
     wishes = {**options, "replacement": given or PDE}
-    full = plan(teacher, example, **wishes, progress=progress)
+    none: NoRunsError | None = None
+    try:
+        full = plan(teacher, example, **wishes, progress=progress)
+    except NoRunsError as error:  # inner channels may be enough
+        full, none = error.plan, error
     timed = by_accuracy or "latency_ms" in budget
     table = (
         _table(folder, full, teacher, x, names, runtime, latency_table, progress) if timed or latency_table else None
@@ -132,7 +136,14 @@ def plan_within(
     )
     plans = [full]
     free = latency_table is None and find_spec("torch_pruning") and not {"width", "inner"} & set(options)
-    places = _places(folder, lambda: measure_places(teacher, x, inputs, held, table, progress=progress)) if free else ()
+    asked = {name: options[name] for name in ("ignore", "only") if name in options}
+    places = (
+        _places(folder, lambda: measure_places(teacher, x, inputs, held, table, **asked, progress=progress))
+        if free
+        else ()
+    )
+    if none and not places:
+        raise none
     if free and not places:
         plans += _narrower(teacher, example, wishes, say, progress)
     known = Measured(tuple(plans), table, harms, places, inputs, held, judges)

@@ -222,27 +222,38 @@ class Recipe(Part):
             >>> recipe.override(["optimizer.lr=0.5", "data.augment.flip=0.5"]).optimizer.lr
             0.5
         """
-        values, assignments = self.model_dump(), list(assignments)
-        for text in assignments:
-            key, equals, value = text.partition("=")
-            path = key.strip().split(".")
-            if not equals or not all(path):
-                raise RecipeError(f"recipe: expected key=value such as optimizer.lr=0.05, got {text!r}.")
-            node = values
-            for part in path[:-1]:
-                child = node.get(part)
-                if child is None:
-                    child = node[part] = {}
-                if not isinstance(child, dict):
-                    raise RecipeError(f"recipe: {key.strip()}: {part!r} is a value and has no parts.")
-                node = child
-            node[path[-1]] = _yaml(value, f"-o {text}")
+        assignments = list(assignments)
+        values = assign(self.model_dump(), assignments)
         _shorten_warmup(values, self.epochs, assignments)
         return Recipe.parse(values)
 
     def to_yaml(self) -> str:
         """The whole recipe, defaults included, as YAML that `load_recipe` reads back."""
         return dump_yaml(self.model_dump(mode="json"))
+
+
+def assign(values: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The nested dict, changed in place by `key=value` assignments; keys are dotted, values are YAML.
+
+    Example:
+        >>> assign({"epochs": 2}, ["precision=bf16", "optimizer.lr=0.5"])
+        {'epochs': 2, 'precision': 'bf16', 'optimizer': {'lr': 0.5}}
+    """
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        path = key.strip().split(".")
+        if not equals or not all(path):
+            raise RecipeError(f"recipe: expected key=value such as optimizer.lr=0.05, got {text!r}.")
+        node = values
+        for part in path[:-1]:
+            child = node.get(part)
+            if child is None:
+                child = node[part] = {}
+            if not isinstance(child, dict):
+                raise RecipeError(f"recipe: {key.strip()}: {part!r} is a value and has no parts.")
+            node = child
+        node[path[-1]] = _yaml(value, f"-o {text}")
+    return values
 
 
 def _unknown(path: list[str]) -> str:
@@ -312,7 +323,7 @@ def _read(source: str | Path, seen: tuple[str, ...]) -> dict[str, Any]:
         raise RecipeError(f"recipe: {source}: extends must name another recipe of the package, got {base!r}.")
     if base not in _names():
         raise RecipeError(f"recipe: {source}: extends must name a recipe of the package, got {base!r}.")
-    return _merge(_read(base, (*seen, base)), values)
+    return merge(_read(base, (*seen, base)), values)
 
 
 def _text(source: str | Path) -> str:
@@ -345,9 +356,10 @@ def _yaml(text: str, where: str) -> Any:
         raise RecipeError(f"recipe: {error}") from error
 
 
-def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """One nested dict over another: what `top` does not name stays."""
     merged = dict(base)
     for key, value in top.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
     return merged
