@@ -97,6 +97,20 @@ def test_the_toy_without_its_equation():
     assert f"| MNIST | {found['accuracy']:.1f} % ({each}) |" in README
 
 
+def test_the_smallest_net_beside_its_null():
+    ours, null = (json.loads((ROOT / f"results/mnist-micro-{name}.json").read_text()) for name in ("global", "null"))
+    assert ours["seeds"] == null["seeds"] == [1, 2, 3]
+    assert null["recipe"] == ours["recipe"] | {"model": null["recipe"]["model"]}
+    rows = {"`mnist_micro_global`, {} parameters, ours": ours, "the same without its PDE layers, {} parameters": null}
+    for name, run in rows.items():
+        net = timm.create_model(run["model"], **run["recipe"]["model"]["kwargs"])
+        size = name.format(sum(p.numel() for p in net.parameters()))
+        each = ", ".join(f"{accuracy:.1f}" for accuracy in run["accuracies"])
+        assert f"{size} | MNIST | {run['accuracy']:.1f} % ({each}), {run['epochs']} epochs |" in README
+    assert ours["accuracy"] > 98.5
+    assert "98.5 % were aimed at" in README
+
+
 def test_how_long_a_search_takes():
     found = json.loads((ROOT / "benchmarks/results/prediction.json").read_text())["search"]["resnet50"]
     page = " ".join((ROOT / "docs/benchmarks/scaling.md").read_text(encoding="utf-8").split())

@@ -9,6 +9,7 @@ from torch import nn
 
 import pdecnn  # noqa: F401  (registers the models)
 from pdecnn.layers import GlobalLayer
+from pdecnn.layers.transport import Transport
 from pdecnn.models.cifar_resnet import CifarResNet, ResNetConfig
 from pdecnn.models.darts_cell import Cell, FactorizedReduce
 from pdecnn.models.mnist import MnistToy
@@ -276,11 +277,30 @@ def test_the_other_families_take_their_sizes_as_options():
 
 def test_the_micro_net_moves_values_between_pixels_by_pdes_alone():
     net = timm.create_model("mnist_micro_global").eval()
-    assert sum(p.numel() for p in net.parameters()) == 698
-    layers = [m for m in net.modules() if isinstance(m, GlobalLayer)]
-    assert [m.channels for m in layers] == [8, 12, 12]
-    assert all(m.velocity.x.std() > 0.5 for m in layers)  # the channels start in different directions
-    assert [m.kernel_size for m in net.modules() if isinstance(m, nn.Conv2d)] == [(3, 3), (1, 1), (1, 1)]
+    assert sum(p.numel() for p in net.parameters()) == 694
+    layers = [m for m in net.modules() if isinstance(m, Transport)]
+    assert [(m.channels, m.K) for m in layers] == [(12, 2)] * 4
+    assert all(m.velocity.std() > 0.4 for m in layers)  # the channels start in different directions
+    assert [m.kernel_size for m in net.modules() if isinstance(m, nn.Conv2d)] == [(3, 3)]
     null = timm.create_model("mnist_micro_global", no_global=True)
-    assert sum(p.numel() for p in null.parameters()) == 698 - 4 * (8 + 12 + 12)
-    assert not any(isinstance(m, GlobalLayer) for m in null.modules())
+    assert sum(p.numel() for p in null.parameters()) == 694 - 4 * 4 * 12
+    assert not any(isinstance(m, Transport) for m in null.modules())
+
+
+def test_the_blocks_of_the_micro_net_share_their_mixing():
+    """By hand, with the steps one by one: convolution, pooling, twice transport, mixing, norm and ReLU, and again."""
+    net = timm.create_model("mnist_micro_global").eval()
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            nn.init.normal_(m.running_mean, std=0.1)
+            nn.init.uniform_(m.weight, 0.5, 2)
+    x = torch.randn(2, 1, 28, 28)
+    h = net.stem.bn(net.stem.conv(x)).relu()
+    for i in range(4):
+        h = nn.functional.max_pool2d(h, 2) if i in (0, 2) else h
+        block = net.stages[i // 2][i % 2]
+        h = torch.einsum("dc,nchw->ndhw", net.mix[:, :, 0, 0], block.space(h))
+        h = block.norm(h).relu()
+    torch.testing.assert_close(net(x), net.fc(h.mean((2, 3))), rtol=1e-5, atol=1e-5)
+    features, last = timm.create_model("mnist_micro_global", features_only=True)(x)
+    assert (features.shape, last.shape) == ((2, 12, 14, 14), (2, 12, 7, 7))

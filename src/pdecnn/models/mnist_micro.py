@@ -1,40 +1,50 @@
 """The smallest net of ours that reads digits: at most 700 parameters, space by PDEs, channels by 1x1 convolutions.
 
-Between a strided 3x3 convolution and the classifier, nothing but Global layers with a velocity and a diffusivity of
-each channel moves values between pixels: four numbers a channel, where a depth-wise convolution has nine.
+After a 3x3 convolution, nothing but transport and diffusion with constants of each channel and pooling moves values
+between pixels: four numbers a channel, where a depth-wise convolution has nine. One mixing of the channels serves all
+blocks, which is a reaction with constants of its own in time as well; each has its own norm.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from timm.models import generate_default_cfgs, register_model
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as nnf
 
-from pdecnn.layers.coefficients import ChannelPair
+from pdecnn.layers.transport import Transport
 from pdecnn.models._base import ConvNet, build, mnist_cfg
-from pdecnn.models._options import GlobalOptions
 from pdecnn.models._weights import shipped
-
-CONSTANTS = GlobalOptions(K=3, velocity="channel", diffusion="channel", h_prev="init", boundary="neumann")
-FASTEST = 3.0  # velocity at the start: 0.6 pixels in a time step, 1.8 in the three of a layer
 
 
 @dataclass(frozen=True)
 class MicroConfig:
-    """Channels of the stem and of the features, and how the Global layers are built."""
+    """Channels, blocks at each of the two resolutions, time steps of each block."""
 
-    stem: int = 8
     width: int = 12
-    options: GlobalOptions = CONSTANTS
+    blocks: tuple[int, int] = (2, 2)
+    K: int = 2
+
+
+class MicroBlock(nn.Module):
+    """Pooling if asked for, transport and diffusion, the mixing that all blocks share, a norm of its own, ReLU."""
+
+    def __init__(self, pool: bool, space: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.pool = nn.MaxPool2d(2) if pool else nn.Identity()
+        self.space, self.norm = space, norm
+
+    def forward(self, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """A feature map and the weight of the mixing; both are handed on."""
+        x, mix = state
+        y: Tensor = self.norm(nnf.conv2d(self.space(self.pool(x)), mix))
+        return y.relu(), mix
 
 
 class MnistMicro(ConvNet):
-    """Strided convolution, Global layer, 1x1, pooling, Global layer, 1x1, Global layer, average pooling, classifier.
-
-    The velocities start at random, so that the channels look in different directions from the first step on.
+    """Convolution, pooling, two blocks, pooling, two blocks, average pooling, classifier.
 
     Args:
         cfg: The architecture.
@@ -42,16 +52,15 @@ class MnistMicro(ConvNet):
         in_chans: Channels of the images.
         drop_rate: Dropout before the classifier.
         global_pool: timm's name of the pooling.
-        K: Time steps of the Global layers; the config's by default.
-        global_options: Changes to the config's `GlobalOptions`, by name.
-        no_global: Whether norm and activation alone stand in place of the Global layers: the null.
+        K: Time steps of each block; the config's by default.
+        no_global: Whether the blocks only mix channels: the null.
         device: Where the parameters live.
         dtype: Type of the parameters.
 
     Example:
         >>> import timm
         >>> sum(p.numel() for p in timm.create_model("mnist_micro_global").parameters())
-        698
+        694
     """
 
     def __init__(
@@ -62,40 +71,44 @@ class MnistMicro(ConvNet):
         drop_rate: float = 0.0,
         global_pool: str = "avg",
         K: int | None = None,
-        global_options: Mapping[str, Any] | None = None,
         no_global: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        options = cfg.options.changed(K, global_options)
+        n, steps = cfg.width, cfg.K if K is None else K
 
-        def space(channels: int) -> nn.Module:
-            if no_global:
-                return nn.Sequential(nn.BatchNorm2d(channels, **dd), nn.ReLU())
-            layer = options.build(channels, **dd)
-            if isinstance(layer.velocity, ChannelPair):
-                for component in (layer.velocity.x, layer.velocity.y):
-                    nn.init.uniform_(component, -FASTEST, FASTEST)
-            return layer
+        def block(pool: bool) -> MicroBlock:
+            return MicroBlock(pool, nn.Identity() if no_global else transport(n, steps, dd), nn.BatchNorm2d(n, **dd))
 
-        def mix(n: int, m: int) -> nn.Sequential:
-            return nn.Sequential(nn.Conv2d(n, m, 1, bias=False, **dd), nn.BatchNorm2d(m, **dd), nn.ReLU())
-
-        n, m = cfg.stem, cfg.width
         self.stem = nn.Sequential(
             OrderedDict(
-                conv=nn.Conv2d(in_chans, n, 3, 2, 1, bias=False, **dd), bn=nn.BatchNorm2d(n, **dd), act=nn.ReLU()
+                conv=nn.Conv2d(in_chans, n, 3, 1, 1, bias=False, **dd), bn=nn.BatchNorm2d(n, **dd), act=nn.ReLU()
             )
         )
-        self.stages.append(nn.Sequential(space(n), mix(n, m)))
-        self.stages.append(nn.Sequential(nn.MaxPool2d(2), space(m), mix(m, m), space(m)))
-        self.feature_info = [
-            {"num_chs": m, "reduction": 2, "module": "stages.0"},
-            {"num_chs": m, "reduction": 4, "module": "stages.1"},
-        ]
-        self.make_head(m, global_pool, dd)
+        self.mix = nn.Parameter(torch.empty(n, n, 1, 1, **dd))
+        nn.init.kaiming_uniform_(self.mix, a=5**0.5)
+        for i, blocks in enumerate(cfg.blocks):
+            self.stages.append(nn.Sequential(*(block(j == 0) for j in range(blocks))))
+            self.feature_info.append({"num_chs": n, "reduction": 2 ** (i + 1), "module": f"stages.{i}"})
+        self.make_head(n, global_pool, dd)
+
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The state after the stem: the feature map and the mixing."""
+        return self.stem(x), self.mix
+
+    def leave(self, state: tuple[Tensor, Tensor]) -> Tensor:
+        """The feature map of a state."""
+        return state[0]
+
+
+def transport(channels: int, K: int, dd: dict[str, Any]) -> Transport:
+    """Channels that look in different directions from the first step on."""
+    layer = Transport(channels, K=K, **dd)
+    nn.init.uniform_(layer.velocity, -1, 1)
+    nn.init.constant_(layer.diffusion, 0.1)
+    return layer
 
 
 default_cfgs = generate_default_cfgs(
@@ -105,5 +118,5 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def mnist_micro_global(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Ours: 698 parameters, Global layers with constants of each channel. `no_global=True` is its null."""
+    """Ours: 694 parameters, advection and diffusion with constants of each channel. `no_global=True` is its null."""
     return build(MnistMicro, "mnist_micro_global", 2, pretrained, model_cfg=MicroConfig(), **kwargs)
