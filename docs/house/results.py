@@ -218,7 +218,7 @@ def photographs() -> str:
         "condense_imagenette_resnet18_224": "a search for half of its ms, which took fewer inner channels",
         "condense_imagenette": "`paper`",
         "condense_imagenette_lite0": "a search among blocks for 66 % of its ms",
-        "condense_imagenette_lite0_inner": "a search for 66 %, which took fewer inner channels",
+        "condense_imagenette_lite0_inner": "a search for 65 %, which took fewer inner channels",
     }
     for name, what in made.items():
         for model, net in read(name)["nets"].items():

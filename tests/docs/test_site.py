@@ -207,6 +207,23 @@ def test_the_plain_sentences_of_the_frontier():
     assert fast["teacher, 8 bits"] < 1.1
 
 
+def test_the_plain_sentence_of_the_designs():
+    page = " ".join((DOCS / "condense.md").read_text(encoding="utf-8").split())
+    rows = list(results.read("design")["designs"].values())
+    assert len(rows) == 13
+    assert "Of thirteen designs" in page
+    best = max((r for r in rows if r["speedup"] > 3), key=lambda r: r["seeds"]["0"]["held"])
+    default = {"replacement": "pde", "K": 1, "options": {"reaction": True, "share": 1, "implicit": False}}
+    assert best["design"] == default
+    plain = next(r for r in rows if r["design"]["replacement"] == "separable")
+    assert "{:.2f} %, beside {:.2f} % of `separable`".format(*(r["seeds"]["0"]["held"] for r in (best, plain))) in page
+    implicit = max(rows, key=lambda r: r["seeds"]["0"]["held"])
+    assert implicit["design"]["options"]["implicit"]
+    assert f"has {implicit['seeds']['0']['held']:.2f} % at {implicit['speedup']:.1f} times" in page
+    bare = [r for r in rows if not r["design"].get("options", {"reaction": True})["reaction"]]
+    assert all(best["seeds"]["0"]["held"] - r["seeds"]["0"]["held"] > 1 for r in bare)
+
+
 def test_the_plain_sentence_of_cifar10():
     nets = results.read("frontier-cifar10")["nets"]
     nets = {name: net for name, net in nets.items() if net["seeds"] and net.get("times")}  # trained and timed
