@@ -64,7 +64,8 @@ def frontier_cifar10(colours: dict[str, str]) -> Figure:
 def frontier_of(name: str, colours: dict[str, str]) -> Figure:
     """Test accuracy against milliseconds of one image, with the line that nothing is left of and above."""
     data = results.read(f"frontier-{name}")
-    figure, both = panels(2, 9.0, 4.6, sharey=True)
+    figure, both = panels(2, 9.0, max(4.6, 0.2 * len(data["nets"])), sharey=True)
+    ends: list[float] = []
     for axes, runtime in zip(both, ("onnx", "optimized"), strict=True):
         points = {
             name: (net["times"][runtime]["1"]["ms"], results.seed_mean(net, "test"))
@@ -77,7 +78,8 @@ def frontier_of(name: str, colours: dict[str, str]) -> Figure:
         axes.scatter(*teacher, marker="*", s=110, color=colours["ink"])
         points["teacher"] = teacher
         accuracies = [accuracy for _, accuracy in points.values()]
-        slots = spread(accuracies, 0.034 * (max(accuracies) - min(accuracies)))
+        gap = (0.034 if len(points) < 20 else 0.03) * (max(accuracies) - min(accuracies))
+        slots = spread(accuracies, gap)
         right = 1.12 * max(ms for ms, _ in points.values())
         for (name, (ms, accuracy)), slot in zip(points.items(), slots, strict=True):
             colour = next((c for word, c in FAMILY.items() if name.startswith(word)), colours["ink"])
@@ -86,9 +88,11 @@ def frontier_of(name: str, colours: dict[str, str]) -> Figure:
             line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6}
             axes.annotate(name, (ms, accuracy), (right, slot), fontsize=7.5, color=colour, va="center", arrowprops=line)
         axes.set_xlim(0, 1.75 * right)
+        ends += [min(slots) - gap, max(slots) + gap]
         axes.set_xlabel("ms for one image", loc="left")
         axes.set_title({"onnx": "ONNX Runtime, plain operators", "optimized": "PyTorch, optimized"}[runtime])
     both[0].set_ylabel("test accuracy, %")
+    both[0].set_ylim(min(ends), max(ends))  # labels stay below the title
     return figure
 
 
