@@ -67,10 +67,12 @@ def lite0() -> nn.Module:
 
 def guide() -> nn.Module:
     """It once more, for pixels as ResNet-18 takes them: the teacher of quick/imagenette-resnet18-224."""
+    model = lite0()
     mean, std = (torch.tensor(values) for values in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD))
+    own_mean, own_std = (torch.tensor(model.pretrained_cfg[key]) for key in ("mean", "std"))  # type: ignore[index]
     scale = nn.BatchNorm2d(len(mean), eps=0.0)  # as no statistics are in it: a factor and a shift
-    scale.weight.data, scale.bias.data = std / 0.5, (mean - 0.5) / 0.5
-    return nn.Sequential(scale, lite0()).eval()
+    scale.weight.data, scale.bias.data = std / own_std, (mean - own_mean) / own_std
+    return nn.Sequential(scale, model).eval()  # a norm that trained would take statistics
 
 
 def condensed(

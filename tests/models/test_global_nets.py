@@ -288,7 +288,7 @@ def test_the_micro_net_moves_values_between_pixels_by_pdes_alone():
 
 
 def test_the_blocks_of_the_micro_net_share_their_mixing():
-    """By hand, with the steps one by one: convolution, pooling, twice transport, mixing, norm and ReLU, and again."""
+    """By hand, layer by layer: convolution, pooling, twice transport, mixing, norm and ReLU, and again."""
     net = timm.create_model("mnist_micro_global").eval()
     for m in net.modules():
         if isinstance(m, nn.BatchNorm2d):
