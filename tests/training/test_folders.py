@@ -1,11 +1,14 @@
 """Folders of images: what is trained on, what is evaluated on, and what is refused."""
 
+import json
+
 import pytest
+import timm
 import torch
 from PIL import Image
 from torch import nn
 
-from pdecnn.training import Recipe
+from pdecnn.training import Recipe, build_model, fit, open_model
 from pdecnn.training.check import check_data
 from pdecnn.training.folders import read_folder
 from pdecnn.training.inputs import Input, input_of
@@ -91,12 +94,36 @@ def test_a_recipe_never_evaluates_on_training_images(there, tmp_path):
     assert all("/test/" in path for path in seen)
 
 
-def test_sizes_and_normalisation_come_from_the_model_and_can_be_changed():
-    import timm
+def test_a_trained_net_remembers_how_its_pictures_were_cropped(tmp_path):
+    for split in ("train", "val"):
+        for label in ("cat", "dog"):
+            fill(tmp_path / split / label, 2, seed=len(split))
+    stream = {"num_classes": 2, "image_size": 16, "workers": 0, "crop_fraction": 0.5, "interpolation": "bilinear"}
+    stream |= {"mean": [0.5, 0.4, 0.3], "std": [0.3, 0.2, 0.1]}
+    model = {"name": "test_resnet", "kwargs": {"num_classes": 2}}
+    data = {"name": "folder", "batch_size": 2, "stream": stream}
+    recipe = Recipe.parse({"model": model, "data": data, "epochs": 1, "evaluate_every": 0})
+    described = recipe.model.model_dump()
+    fit(build_model(described), load_data(recipe, tmp_path), recipe, run_dir=tmp_path / "run", model_config=described)
+    found = open_model(str(tmp_path / "run"))
+    wanted = input_of(found.model, found.config["input"])
+    here = torch.cat([x for x, _ in open_data(tmp_path, wanted, workers=0).evaluation])
+    there = torch.cat([x for x, _ in load_data(recipe, tmp_path).evaluation])
+    assert torch.equal(here, there)
+    timms = timm.data.resolve_data_config({}, model=timm.create_model(f"local-dir:{tmp_path / 'run/last'}"))
+    assert timms["crop_pct"] == 0.5
+    assert (timms["input_size"], timms["interpolation"]) == ([3, 16, 16], "bilinear")
+    assert (timms["mean"], timms["std"]) == ([0.5, 0.4, 0.3], [0.3, 0.2, 0.1])
 
+
+def test_sizes_and_normalisation_come_from_the_model_and_can_be_changed():
     net = timm.create_model("cifar_resnet32")
     assert input_of(net).shape == (3, 32, 32)
     assert input_of(net, {"shape": [3, 40, 40]}).shape == (3, 40, 40)
+    assert (input_of(net).crop_pct, input_of(net, {"crop_pct": 0.7}).crop_pct) == (1.0, 0.7)
+    assert input_of(net, {"interpolation": "bilinear"}).interpolation == "bilinear"
+    other = Input((1, 20, 24), (0.5,), (0.25,), "bilinear", 0.9)
+    assert input_of(net, json.loads(json.dumps(other.to_dict()))) == other == Input.from_dict(other.to_dict())
     changed = input_of(net, shape=(3, 48, 48), mean=(0.5,), std=(0.2, 0.3, 0.4))
     assert (changed.shape, changed.mean, changed.std) == ((3, 48, 48), (0.5, 0.5, 0.5), (0.2, 0.3, 0.4))
     with pytest.raises(ValueError, match="--mean has 2 values for 3 channels"):

@@ -28,7 +28,7 @@ def save_condensed(path: str | Path, model: nn.Module, **notes: Any) -> Path:
         notes: Further entries of the config, as plain data.
     """
     config = condensed_config(model)
-    return save_checkpoint(path, model, {"model": config, **timm_entries(model, config), **notes})
+    return save_checkpoint(path, model, {"model": config, **timm_entries(model, config, notes.get("input")), **notes})
 
 
 def condensed_config(model: nn.Module) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def save_replaced(
     names = [row.name for row in report.swapped]
     description = {"builder": "replaced", "base": base, "kind": report.kind, "swapped": names}
     kept = {key: value for key, value in config.items() if key in ("classes", "input", "recipe")}
-    return save_checkpoint(folder, model, {**timm_entries(model, description), **kept, "model": description})
+    known = timm_entries(model, description, kept.get("input"))
+    return save_checkpoint(folder, model, {**known, **kept, "model": description})
 
 
 register_builder("replaced", build_replaced)

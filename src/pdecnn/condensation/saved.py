@@ -66,7 +66,7 @@ def save(
         description = condensed_config(model)
     else:
         description = {**(base or describe(model) or own_code(model)), **described_steps(model)}
-    config = {"model": description, **timm_entries(model, description), **notes}
+    config = {"model": description, **timm_entries(model, description, notes.get("input")), **notes}
     text = make_card(model, config, name or Path(folder).absolute().name, example=example) if card else None
     return save_checkpoint(folder, model, config, extra={CARD: text.encode()} if text else None)
 

@@ -246,14 +246,23 @@ def check_model_name(name: object) -> None:
         raise ValueError(f"build_model: no model named {name!r}.{hint} timm.list_models() shows all.")
 
 
-def timm_entries(model: nn.Module, description: dict[str, Any]) -> dict[str, Any]:
-    """What timm looks for in config.json; nothing for a model that timm cannot open."""
+def timm_entries(
+    model: nn.Module, description: dict[str, Any], images: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What timm looks for in config.json; nothing for a model that timm cannot open.
+
+    Args:
+        model: The model.
+        description: How to build it.
+        images: What it was trained on, as `Input.to_dict` says it; by default what the model itself says.
+    """
     cfg: Any = getattr(model, "pretrained_cfg", None)
     if not isinstance(cfg, dict):
         return {}
     description = {**description, **described_steps(model)}
     plain = ("input_size", "interpolation", "crop_pct", "mean", "std", "first_conv", "classifier", "pool_size")
-    kept = {key: cfg[key] for key in plain if cfg.get(key) is not None}
+    images = {"input_size" if key == "shape" else key: value for key, value in (images or {}).items()}  # as timm has it
+    kept = {key: value for key in plain if (value := images.get(key) or cfg.get(key)) is not None}
     if description.get("builder", "timm") == "timm" and "steps" not in description:
         name, kwargs = description["name"].partition(".")[0], dict(description.get("kwargs") or {})
     elif can_describe(description):

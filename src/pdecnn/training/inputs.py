@@ -1,7 +1,7 @@
 """How images become inputs of a model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
@@ -17,9 +17,15 @@ class Input:
     interpolation: str = "bicubic"
     crop_pct: float = 0.875
 
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Input":
+        """What `to_dict` returned; what is missing has its default."""
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in saved.items()}
+        return cls(**values)
+
     def to_dict(self) -> dict[str, Any]:
         """As checkpoints keep it."""
-        return {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
 def input_of(
@@ -46,4 +52,5 @@ def input_of(
             known[key] = (sum(values) / len(values),) * size[0]
         elif len(values) != size[0]:
             raise ValueError(f"data: --{key} has {len(values)} values for {size[0]} channels.")
-    return Input(known["shape"], known["mean"], known["std"], cfg["interpolation"], float(cfg["crop_pct"]))
+    crop = {key: (saved or {}).get(key) or cfg[key] for key in ("interpolation", "crop_pct")}
+    return Input(known["shape"], known["mean"], known["std"], crop["interpolation"], float(crop["crop_pct"]))

@@ -12,6 +12,7 @@ from pdecnn.shared.environment import data_folder
 from pdecnn.training.data import Batch
 from pdecnn.training.datasets import DATASETS, load_dataset
 from pdecnn.training.folders import EVALUATION, TRAIN, Placed
+from pdecnn.training.inputs import Input
 from pdecnn.training.loaders import Loaders, make_loaders
 from pdecnn.training.processes import process
 from pdecnn.training.recipe import Recipe
@@ -95,9 +96,10 @@ def stream_loaders(recipe: Recipe, root: Path, download: bool = False, rank: int
         raise ValueError(f"recipe: data.name={d.name!r} has no random access, which exact resumption needs.")
     evaluation: Any = DataLoader(sets[False], batch_size=d.eval_batch_size, num_workers=s.workers)
     train = StreamLoader(sets[True], d.batch_size, s.workers, recipe.seed, rank, world_size)
-    shape = [len(s.mean), s.image_size, s.image_size]
+    shape = (len(s.mean), s.image_size, s.image_size)
     classes = tuple(str(i) for i in range(s.num_classes))
-    return Loaders(train, evaluation, classes, {"shape": shape, "mean": list(s.mean), "std": list(s.std)})
+    images = Input(shape, tuple(s.mean), tuple(s.std), s.interpolation, s.crop_fraction)
+    return Loaders(train, evaluation, classes, images.to_dict())
 
 
 def _existing(root: Path, split: str) -> str:

@@ -372,7 +372,7 @@ class Trainer:
             done["accuracy"] = metrics.accuracy
         return {
             "model": self.model_config,
-            **timm_entries(self.model, self.model_config),
+            **timm_entries(self.model, self.model_config, self.loaders.input),
             "classes": list(self.loaders.classes),
             "input": self.loaders.input,
             "recipe": self.recipe.model_dump(mode="json"),

@@ -39,8 +39,7 @@ def perform(folder: Path, tell: Tell) -> None:
     given = read_object(folder / SETTINGS, 16 * MB)
     teacher = open_net(given["name"], given["size"]).model
     teacher.load_state_dict(safetensors.torch.load_file(folder / TEACHER))
-    known: list[Any] = [tuple(given["input"][key]) for key in ("shape", "mean", "std")]
-    wanted = Input(*known)
+    wanted = Input.from_dict(given["input"])
     loaders = open_images(given["data"], wanted, given["seed"])
 
     def progress(text: str, done: int, total: int) -> None:
