@@ -156,6 +156,15 @@ def test_the_compiler_is_tried_only_where_the_recipe_allows_it(times):
     assert {way.compile for way in allowed} == {True, False}
 
 
+@pytest.mark.parametrize("compiled", [True, "auto"])
+def test_nets_whose_feature_maps_are_read_are_not_compiled(times, compiled):
+    learning = {"weight": 0.5, "features": {"0": "0"}, "feature_weight": 1.0}
+    settled = settle(recipe(compile=compiled, distill=learning), tiny_net(), (1, 8, 8), 10)
+    assert settled.compile is False
+    (_, asked), *_ = times["asked"] or [((), ())]
+    assert not any(way.compile for way in asked)
+
+
 def test_measuring_changes_nothing_and_leaves_out_what_fails():
     net, x = depthwise_net(), torch.rand(4, 1, 8, 8)
     before, state = copy.deepcopy(net), torch.get_rng_state()

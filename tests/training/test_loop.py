@@ -173,6 +173,35 @@ def test_features_are_matched_by_name():
         Distillation(teacher, DistillRecipe(feature_weight=1.0), task)
 
 
+def test_a_teacher_is_compiled_where_its_student_is_and_neither_where_features_are_read(monkeypatch):
+    taken, compiles = [], torch.compile
+
+    def eagerly(model):
+        taken.append(model)
+        return compiles(model, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", eagerly)
+    teacher, losses = tiny_net(norm=False), []
+
+    def train(compiled, **learning):
+        student = copy.deepcopy(teacher)
+        nn.init.zeros_(student[5].weight)
+        taken.clear()
+        result = fit(
+            student,
+            tiny_data(),
+            recipe(**PLAIN, compile=compiled, distill={"weight": 1.0, **learning}),
+            teacher=teacher,
+        )
+        losses.append([row["train_loss"] for row in result.history])
+        return [model is teacher for model in taken]
+
+    assert sorted(train(True)) == [False, True]
+    assert train(False) == []
+    torch.testing.assert_close(losses[0], losses[1])
+    assert train(True, features={"4": "4"}, feature_weight=1.0) == []
+
+
 def test_a_student_comes_closer_to_its_teacher():
     teacher, data = tiny_net(), tiny_data()
     fit(teacher, data, recipe(epochs=12))

@@ -98,7 +98,11 @@ def settle(
 
 
 def sound(recipe: Recipe, model: nn.Module, say: Callable[[str], None] = lambda text: None) -> Recipe:
-    """The recipe without channels_last where that would give wrong gradients."""
+    """The recipe without channels_last where that would give wrong gradients, and uncompiled where that cannot be."""
+    if recipe.compile is not False and recipe.distill is not None and recipe.distill.features:
+        if recipe.compile is True:
+            say("computes uncompiled: feature maps are read inside the network")
+        recipe = recipe.model_copy(update={"compile": False})
     if recipe.channels_last is False or not recipe.onednn or (name := overrun(model)) is None:
         return recipe
     if recipe.channels_last is True:

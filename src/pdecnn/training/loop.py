@@ -125,7 +125,8 @@ def _trainer(
     if objective is None:
         objective = Classification(recipe.loss, loaders.num_classes)
         if teacher is not None:
-            objective = Distillation(teacher.to(accelerator.device), recipe.distill or DistillRecipe(), objective)
+            aims, compiled = recipe.distill or DistillRecipe(), recipe.compile is True
+            objective = Distillation(teacher.to(accelerator.device), aims, objective, compiled=compiled)
     return Trainer(model, loaders, recipe, objective, accelerator, run, reporter, on_step)
 
 

@@ -71,6 +71,7 @@ class Distillation:
         recipe: Weight `w`, temperature `T`, feature weight, and `features`, which names pairs of modules
             `{student: teacher}` whose outputs must have the same shape.
         task: Loss on the labels.
+        compiled: Whether `torch.compile` runs the teacher; not where `features` are read inside it.
 
     Example:
         >>> from pdecnn.training.recipe import DistillRecipe, LossRecipe
@@ -80,8 +81,12 @@ class Distillation:
         True
     """
 
-    def __init__(self, teacher: nn.Module, recipe: DistillRecipe, task: Classification) -> None:
+    def __init__(
+        self, teacher: nn.Module, recipe: DistillRecipe, task: Classification, *, compiled: bool = False
+    ) -> None:
         self.teacher, self.recipe, self.task = teacher.eval(), recipe, task
+        if compiled and not recipe.features:
+            self.teacher = torch.compile(teacher)  # type: ignore[assignment]
         if recipe.feature_weight and not recipe.features:
             raise ValueError("Distillation: feature_weight needs features, pairs of module names {student: teacher}.")
         _check_modules(teacher, recipe.features.values(), "teacher")
