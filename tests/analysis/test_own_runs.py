@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pdecnn.analysis import hyperbolic_tables, lowcost_tables, published
-from pdecnn.analysis.own_runs import OwnRuns, Training, find_runs, read_results
+from pdecnn.analysis.own_runs import OwnRuns, find_runs, read_results
 from pdecnn.analysis.tables import TAUGHT, build_table, how_long
 from pdecnn.training import load_recipe
 from pdecnn.training.recipe import list_recipes
@@ -46,7 +46,7 @@ def test_runs_that_were_trained_otherwise_are_not_averaged(tmp_path):
     runs = [run_of([90.0, 92.0], "sgd"), run_of([94.0], "kron"), run_of([96.0], "kron"), run_of(80.0, "sgd", 5, 1000)]
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     own = find_runs(read_results(tmp_path), "mnist_toy_global", "MNIST")
-    assert (own.mean, own.accuracies, own.training) == (95.0, (94.0, 96.0), Training(30, "kron"))
+    assert (own.mean, own.accuracies, own.training.epochs) == (95.0, (94.0, 96.0), 30)
     assert [(other.mean, other.describe()) for other in own.others] == [
         (91.0, "30 epochs, 2 seeds, sgd"),
         (80.0, "5 epochs of 1,000 images, 1 seed, sgd"),
@@ -57,6 +57,21 @@ def test_runs_that_were_trained_otherwise_are_not_averaged(tmp_path):
         "otherwise 80.00 %, 5 epochs of 1,000 images, 1 seed, sgd"
     )
     assert entry.to_dict()["other_runs"].startswith("91.00 %")
+
+
+def test_runs_of_other_rates_or_schedules_are_not_averaged_and_newer_files_are_no_others(tmp_path):
+    slow, fast, constant, newer = (run_of(accuracy, "sgd") for accuracy in (90.0, 92.0, 88.0, 94.0))
+    for run, lr in ((slow, 0.01), (fast, 0.05), (constant, 0.05), (newer, 0.05)):
+        run["recipe"]["optimizer"]["lr"] = lr
+    constant["recipe"]["schedule"] = {"name": "constant"}
+    newer["recipe"] |= {"seed": 3, "compile": True, "frozen_norms": False, "data": {"augment": {"shrink": 0}}}
+    (tmp_path / "runs.json").write_text(json.dumps([slow, fast, constant, newer]))
+    own = find_runs(read_results(tmp_path), "mnist_toy_global", "MNIST")
+    assert (own.accuracies, own.describe()) == ((92.0, 94.0), "30 epochs, 2 seeds, sgd at 0.05")
+    assert [(o.mean, o.describe()) for o in own.others] == [
+        (90.0, "30 epochs, 1 seed, sgd at 0.01"),
+        (88.0, "30 epochs, 1 seed, sgd at 0.05"),
+    ]
 
 
 def test_the_null_of_our_smallest_net_stands_beside_it(tmp_path):

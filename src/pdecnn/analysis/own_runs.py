@@ -28,6 +28,8 @@ DATASETS = {
     "imagenet": "ImageNet",
     "imagenet100": "imagenet100",
 }
+OF_THE_RUN = ("model", "epochs", "seed", "tensorboard", "channels_last", "depthwise", "compile", "onednn")
+OF_THE_RUN += ("evaluate_every", "checkpoint_every", "keep_checkpoints", "eval_batch_size", "train_limit", "test_limit")
 FOLDERS = {1000: "ImageNet", 100: "imagenet100"}  # what a folder of so many classes is taken for
 FOLDER_SIDE = 224  # of its images
 
@@ -37,12 +39,22 @@ Found = Mapping[OwnKey, Mapping["Training", list[float]]]
 
 @dataclass(frozen=True)
 class Training:
-    """How a run was trained, as far as a table says it: epochs, optimiser, how many images where not all, a teacher."""
+    """How a run was trained: epochs, optimiser, how many images where not all, a teacher, and the rate.
+
+    `settings` are all others that change what is learned, as text; a table does not say them.
+    """
 
     epochs: int | None = None
     optimizer: str = ""
     images: int | None = None
     distilled: bool = False
+    rate: float | None = None
+    settings: str = ""
+
+    @property
+    def how(self) -> str:
+        """The optimiser and its rate: `sgd at 0.01`."""
+        return self.optimizer if self.rate is None else f"{self.optimizer} at {self.rate:g}"
 
     @property
     def length(self) -> str:
@@ -90,8 +102,8 @@ class OwnRuns:
         """How long, how and with how many seeds.
 
         Example:
-            >>> OwnRuns((90.0, 91.0), Training(30, "kron")).describe()
-            '30 epochs, 2 seeds, kron'
+            >>> OwnRuns((90.0, 91.0), Training(30, "kron", rate=0.05)).describe()
+            '30 epochs, 2 seeds, kron at 0.05'
             >>> OwnRuns((90.0,), Training(30, "kron", distilled=True)).describe()
             '30 epochs, 1 seed, kron, distilled'
         """
@@ -99,7 +111,7 @@ class OwnRuns:
         length = f"{epochs} epoch{'s' * (epochs != '1')} {images}".strip() if epochs else ""
         seeds = "1 seed" if len(self.accuracies) == 1 else f"{len(self.accuracies)} seeds"
         taught = "distilled" if self.training.distilled else ""
-        return ", ".join(part for part in (length, seeds, self.training.optimizer, taught) if part)
+        return ", ".join(part for part in (length, seeds, self.training.how, taught) if part)
 
     def note(self) -> str:
         """What a table says under the mean: how these runs were trained, and what the others gave; empty without runs.
@@ -157,12 +169,14 @@ def _add(found: dict[OwnKey, dict[Training, list[float]]], run: Mapping[str, Any
     recipe = _part(run, "recipe")
     kwargs = _part(_part(recipe, "model"), "kwargs")
     data = _part(recipe, "data")
-    name, limit, stream = _part(recipe, "optimizer").get("name"), data.get("train_limit"), _part(data, "stream")
+    optimizer, limit, stream = _part(recipe, "optimizer"), data.get("train_limit"), _part(data, "stream")
+    name, rate = optimizer.get("name"), optimizer.get("lr")
     checks: list[tuple[str, Any, Any]] = [
         ("model", run["model"], str),
         ("dataset", run["dataset"], str),
         ("epochs", 0 if epochs is None else epochs, int),
         ("optimizer", name or "", str),
+        ("lr", rate or 0.0, (int, float)),
         ("train_limit", limit or 0, int),
         ("stream.num_classes", stream.get("num_classes") or 0, int),
         *(("accuracy", value, (int, float)) for value in values),
@@ -173,7 +187,8 @@ def _add(found: dict[OwnKey, dict[Training, list[float]]], run: Mapping[str, Any
     if not isinstance(kwargs.get("global_options") or {}, dict):
         raise FileError(f"{where}: global_options is {kwargs['global_options']!r:.80}, which cannot be.")
     trainings = found.setdefault(_key(run["model"], _dataset_name(run["dataset"], stream), kwargs), {})
-    training = Training(epochs, name or "", limit, bool(recipe.get("distill")))
+    settings = json.dumps(_that_teach(recipe) or {}, sort_keys=True)
+    training = Training(epochs, name or "", limit, bool(recipe.get("distill")), rate, settings)
     trainings.setdefault(training, []).extend(float(v) for v in values)
 
 
@@ -181,6 +196,14 @@ def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of a recipe; empty where it is missing or is no part."""
     part = values.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def _that_teach(value: Any) -> Any:
+    """The settings that change what is learned, but for those that are off: older files do not name the newest."""
+    if not isinstance(value, dict):
+        return value
+    kept = ((key, _that_teach(part)) for key, part in value.items() if key not in OF_THE_RUN)
+    return {key: part for key, part in kept if part not in (None, False, 0, {}, [])}
 
 
 def _key(model: str, dataset: str, options: Mapping[str, Any]) -> OwnKey:
