@@ -73,12 +73,8 @@ def facts_of(model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
     recipe, description = config.get("recipe") or {}, config["model"]
     cfg: Any = getattr(model, "pretrained_cfg", None)
     cfg = cfg if isinstance(cfg, dict) else {}
-    inputs = {
-        "mean": cfg.get("mean"),
-        "std": cfg.get("std"),
-        "shape": cfg.get("input_size"),
-        **(config.get("input") or {}),
-    }
+    own, input_of = {"shape": "input_size"}, config.get("input") or {}
+    inputs = {key: input_of.get(key) or cfg.get(own.get(key, key)) for key in ("mean", "std", "shape")}
     known = {
         "kind": type(model).__name__,
         "description": description,
