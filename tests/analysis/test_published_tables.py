@@ -378,6 +378,26 @@ def test_cells_seconds_and_savings_have_columns():
     assert "V100" not in render(build_table(7, results=None))
 
 
+@pytest.mark.parametrize("number", [1, 3, 4, 5])
+def test_a_net_saves_what_the_net_of_its_dataset_has_more(number):
+    table = build_table(number, results=None)
+    rows = {(row["name"], row["dataset"]): row for row in table.to_dicts()}
+    saving = [row for row in rows.values() if row["replaces"]]
+    assert {row["name"] for row in saving} == {name for name, _ in rows if "-Global" in name}
+    for row in saving:
+        base = rows[row["replaces"], row["dataset"]]
+        for kind, cost in (("saves_params", "params_with_classifier"), ("saves_macs", "macs_exact")):
+            assert row[kind] == base[cost] / row[cost]
+        assert f"{row['saves_params']:.1f}x" in render(table)
+    assert all(row["saves_params"] is None for row in rows.values() if not row["replaces"])
+
+
+def test_efficientnet_saves_what_it_saves_like_for_like():
+    row = next(e for e in build_table(5, results=None).entries if e.row.name == "EfficientNet-B0-Global")
+    assert (round(row.saves_params, 2), round(row.saves_macs, 2)) == (1.44, 1.64)
+    assert "classifiers and PDE steps counted on both sides" in render(build_table(5, results=None))
+
+
 # [KS22, Table 4]; of the two rows in which ours differs, the parameters demand it
 CELLS = {
     "cifar_resnet32": "15+0",

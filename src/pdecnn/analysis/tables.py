@@ -59,6 +59,7 @@ class Entry:
         own_text: Our own runs in the reading of the text.
         own_null: Our own runs of the null: the same net without its Global layers.
         cells: Blocks of the original net and Global layers that ours has, such as `"6+3"`.
+        base: Our counts of the net of the same table that this one condenses.
     """
 
     row: Row
@@ -69,6 +70,17 @@ class Entry:
     own_text: OwnRuns = field(default_factory=OwnRuns)
     own_null: OwnRuns = field(default_factory=OwnRuns)
     cells: str = ""
+    base: Counts | None = None
+
+    @property
+    def saves_params(self) -> float | None:
+        """How many times fewer parameters the net has than the one it condenses, by our counts."""
+        return self.base.params / self.counts.params if self.base and self.counts else None
+
+    @property
+    def saves_macs(self) -> float | None:
+        """The like of exact multiply-adds."""
+        return self.base.exact / self.counts.exact if self.base and self.counts else None
 
     @property
     def accuracy(self) -> float | None:
@@ -123,6 +135,8 @@ class Entry:
             "v100_train_s": row.train_s,
             "v100_inference_s": row.infer_s,
             "replaces": row.replaces,
+            "saves_params": self.saves_params,
+            "saves_macs": self.saves_macs,
             "why_params_differ": row.params_differ,
             "why_macs_differ": row.macs_differ,
             "remark": row.remark,
@@ -156,23 +170,22 @@ class Table:
 
     def _second(self) -> Iterator[RichTable | str]:
         """What else the paper prints in some of its tables: cells and seconds; and what is saved, by our counts."""
-        if not any(entry.row.cells or entry.row.train_s for entry in self.entries):
+        built = any(entry.row.cells or entry.row.train_s for entry in self.entries)
+        chosen = self.entries if built else [entry for entry in self.entries if entry.row.replaces]
+        if not chosen:
             return
-        heads = ("cells\nprinted", "\nours", "V100 s\ntrain", "\ninfer.", "saving\nparams", "\nMACs")
-        table = make_table("", ("\nrow",), heads)
-        for entry in self.entries:
-            row, seconds = entry.row, (_number(entry.row.train_s), _number(entry.row.infer_s))
-            table.add_row(Name(row.name), row.cells, entry.cells, *seconds, *self._savings(entry))
+        heads = ("cells\nprinted", "\nours", "V100 s\ntrain", "\ninfer.") if built else ()
+        table = make_table("", ("\nrow", "\ndataset"), (*heads, "saving\nparams", "\nMACs"))
+        for entry in chosen:
+            row, printed = entry.row, ()
+            if built:
+                printed = (row.cells, entry.cells, _number(row.train_s), _number(row.infer_s))
+            saved = (f"{value:.1f}x" if value else "" for value in (entry.saves_params, entry.saves_macs))
+            table.add_row(Name(row.name), row.dataset, *printed, *saved)
         yield ""
         yield table
-
-    def _savings(self, entry: Entry) -> tuple[str, str]:
-        """How many times fewer parameters and exact MACs the entry has than what it replaces, by our counts."""
-        base = next((e for e in self.entries if e.row.name == entry.row.replaces), None)
-        if base is None or base.counts is None or entry.counts is None:
-            return "", ""
-        ours, theirs = entry.counts, base.counts
-        return f"{theirs.params / ours.params:.1f}x", f"{theirs.exact / ours.exact:.1f}x"
+        if any(entry.row.replaces and not entry.row.with_classifier for entry in self.entries):
+            yield "  savings are of whole nets, classifiers and PDE steps counted on both sides"
 
 
 class Notes:
@@ -261,6 +274,8 @@ def build_table(
     published = rows(number)
     timings = _latencies(published, prepare, progress) if measure_latency else {}
     found = read_results(results) if results is not None else {}
+    replaced = {row.replaces for row in published}
+    bases = {(row.name, row.dataset): count(row) for row in published if row.name in replaced}
     entries = []
     for row in counted(published, progress, f"counting the networks of table {number}"):
         own = find_runs(found, row.model, row.dataset, row.options)
@@ -278,6 +293,7 @@ def build_table(
                 own_text,
                 find_runs(found, row.model, row.dataset, {**row.options, "no_global": True}),
                 count_cells(row) if row.cells or row.train_s else "",
+                bases.get((row.replaces, row.dataset)),
             )
         )
     return Table(number, tuple(entries))
