@@ -16,9 +16,9 @@ from pdecnn.condensation.choose import Choice, best_combinations
 from pdecnn.condensation.fit import answer_distance, recalibrate
 from pdecnn.condensation.harm import measure_harms
 from pdecnn.condensation.latency import LatencyTable, Site, measure_sites, without_blocks
-from pdecnn.condensation.propose import predicted
+from pdecnn.condensation.propose import BudgetError, predicted
 from pdecnn.condensation.replacements import choice_of
-from pdecnn.condensation.search import CHOICES, propose_plans
+from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Cost, Run
 from pdecnn.condensation.within import BATCHES, FEWEST, JUDGES, calibration
 from pdecnn.shared.reading import FileError
@@ -88,6 +88,55 @@ def test_a_table_is_measured_saved_and_read(net, made, tmp_path):
         table.with_ms(dataclasses.replace(made.runs[0], replacement="paper"))
     with pytest.raises(ValueError, match=r"no run 'x\.0-1'; there are"):
         table.of(dataclasses.replace(made.runs[0], parent="x", units=(("0",), ("1",)), costs=()))
+
+
+@pytest.mark.parametrize(
+    "replacement, K, entries",
+    [
+        ("pde", 2, {"nothing", "pde K=1", "pde K=2", "paper"}),
+        ("pde", 1, {"nothing", "pde K=1", "paper"}),
+        ("paper", 1, {"nothing", "pde K=1", "pde", "paper K=1"}),
+    ],
+)
+def test_a_table_names_the_steps_that_were_timed(net, replacement, K, entries):
+    made = pdecnn.plan(net, X[:1], replacement=replacement, K=K)
+    table = measure_sites(made, net, X[:1], runtime="eager", replacements=("pde K=1", "pde", "paper"), rounds=3)
+    assert [set(site.layers) for site in table.sites.values()] == [entries] * 2
+    assert all(table.with_ms(run).layer_cost.ms is not None for run in made.runs)
+
+
+def test_runs_that_keep_all_their_blocks_are_not_timed(net, made):
+    whole, short = (made.runs[0].path, 4), made.runs[1].path
+    table = measure_sites(made.edit(whole[0], keep=4), net, X[:1], runtime="eager", replacements=("pde",), rounds=3)
+    assert set(table.sites) == {short}
+
+
+@pytest.mark.parametrize("wishes", [{"K": 2}, {"replacement": "paper", "K": 1}], ids=str)
+def test_steps_that_are_not_the_usual_ones_are_searched_too(net, tmp_path, wishes):
+    arguments = {"train": [(X, Y)], "epochs": 1, "fit": {"steps": 1}, "quiet": True, "output": tmp_path}
+    pdecnn.condense(net, X[:1], **arguments, **wishes, budget={"latency_ms": "95%"}, runtime="eager")
+    searched = json.loads((tmp_path / "search.json").read_text())["candidates"]
+    kept = [sum(run["keep"] for run in row["runs"].values()) for row in searched]
+    assert any(not row["inner"] and n < 7 for row, n in zip(searched, kept, strict=True))  # blocks alone
+
+
+def test_only_a_budget_that_cannot_be_met_is_left_to_other_plans(net, made, monkeypatch):
+    from pdecnn.condensation import within
+
+    def tried(way, *args, **further):
+        if way.width == 1:
+            raise error
+        return [Proposal(way, 0.0)]
+
+    monkeypatch.setattr(within, "propose_plans", tried)
+    narrower = dataclasses.replace(made, width=0.5)
+    known = within.Measured((made, narrower), None, {}, (), [], None, [])
+    arguments = (known, net, X[:1], {"params": "60%"})
+    error = BudgetError("too little")
+    assert [p.plan for p in within.propose_candidates(*arguments, measured=False, progress=None)] == [narrower]
+    error = ValueError("a defect")
+    with pytest.raises(ValueError, match="a defect"):
+        within.propose_candidates(*arguments, measured=False, progress=None)
 
 
 @given(st.floats(0.5, 11.9))

@@ -14,6 +14,7 @@ from torch import nn
 import pdecnn
 from pdecnn.condensation import fastest as ladder
 from pdecnn.condensation import fit_layers
+from pdecnn.condensation.propose import BudgetError
 from pdecnn.condensation.search import Proposal
 from pdecnn.condensation.width import narrow
 from pdecnn.layers.transport import Transport
@@ -174,7 +175,7 @@ def test_the_fastest_that_loses_no_more_is_found(tmp_path, first_that_holds):
     def candidates(bounds, file):
         share = int(bounds["latency_ms"].rstrip("%"))
         if share < 20:
-            raise ValueError("no plan is that fast")
+            raise BudgetError("no plan is that fast")
         return [proposal(model, share)]
 
     def attempt(name, candidate, epochs):

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from pdecnn.condensation.propose import BudgetError
 from pdecnn.condensation.search import Proposal
 from pdecnn.shared.files import remove_folder, write_atomic
 
@@ -51,7 +52,7 @@ def fastest(
         share = f"{RUNGS[middle]}%"
         try:
             tried = candidates({"latency_ms": share}, folder / f"trial-{RUNGS[middle]}.json")[0]
-        except ValueError:  # no plan is that fast
+        except BudgetError:  # no plan is that fast
             low = middle + 1
             continue
         reached = accuracy(attempt(f"trial-{RUNGS[middle]}", tried, epochs))

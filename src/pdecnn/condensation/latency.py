@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure, threads
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
+from pdecnn.condensation.replacements import NOTHING, choice_of, choices_at, chosen
 from pdecnn.condensation.site import STRICT, Cost, Run, from_plain
 from pdecnn.deploy.bench import make_runner
 from pdecnn.shared.environment import cpu_name
@@ -149,32 +149,34 @@ def measure_sites(
     """Times the model, and the model with each replacement at each run of the plan.
 
     Args:
-        plan: Its runs are the sites; `keep` says how many blocks stay while the others are timed.
+        plan: Its runs are the sites; `keep` says how many blocks stay while the others are timed. Runs that keep all
+            of them have nothing to time.
         model: The model before.
         x: What it is timed on, one image as a rule.
         runtime: One of `pdecnn.deploy.bench.RUNTIMES`.
-        replacements: Names of the table in `replacements.py`.
+        replacements: Names of the table in `replacements.py`; the entries have those of `choices_at`.
         num_threads: Threads inside an operator.
         rounds: Samples of each network.
         max_seconds: Limit of the timing, but never fewer than 3 rounds.
         progress: As in `plan`.
     """
-    names = list(dict.fromkeys((NOTHING, *replacements)))
+    runs = [run for run in plan.runs if run.removed]
+    names = {run.path: choices_at(run, (NOTHING, *replacements)) for run in runs}
     nets: dict[tuple[str, str], Plan | None] = {("", ""): None, ("", NOTHING): without_blocks(plan)}
-    for run in plan.runs:
-        for name in names:
+    for run in runs:
+        for name in names[run.path]:
             nets[run.path, name] = dataclasses.replace(plan, runs=(chosen(run, name),))
     made = {key: model if p is None else p.apply(model) for key, p in nets.items()}
     times = time_models(made, x, runtime, num_threads, rounds=rounds, max_seconds=max_seconds, progress=progress)
     whole = times["", ""]
     sites = {}
-    for run in plan.runs:
+    for run in runs:
         least = times[run.path, NOTHING]
-        layers = {name: round(max(0.0, times[run.path, name] - least), 6) for name in names}
+        layers = {name: round(max(0.0, times[run.path, name] - least), 6) for name in names[run.path]}
         sites[run.path] = Site(round((whole - least) / len(run.removed), 6), layers)
     shapes = tuple(tuple(s) for s in plan.input_shapes)
     table = LatencyTable(runtime, plan.model, shapes, num_threads, cpu_name(), round(whole, 6), sites)
-    return table.anchored(plan.runs, times["", NOTHING])
+    return table.anchored(runs, times["", NOTHING])
 
 
 def without_blocks(plan: Plan) -> Plan:

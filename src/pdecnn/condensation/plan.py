@@ -23,6 +23,7 @@ from pdecnn.condensation.inner import Inner, cut_inner, find_inner
 from pdecnn.condensation.match import check_model, count_kernels
 from pdecnn.condensation.propose import (
     ROUNDS,
+    BudgetError,
     choose,
     is_of_the_table,
     layer_cost,
@@ -472,7 +473,7 @@ def _within(
         if least:
             break
         limits["ms"] *= 0.95 * asked / ms
-    raise ValueError(
+    raise BudgetError(
         f"plan: the budget latency_ms <= {asked:g} cannot be met: {ms:.2f} ms were measured at best, "
         f"{before.ms:.2f} ms before. Raise the budget, lower keep or K, or measure on an idle machine."
     )

@@ -23,6 +23,10 @@ ROUNDS = 7  # samples of a latency
 BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
 
 
+class BudgetError(ValueError):
+    """No plan is within the budget."""
+
+
 def module_costs(model: nn.Module, inputs: tuple[Any, ...], paths: Sequence[str]) -> dict[str, Cost]:
     """The cost of each module named, and of the model as `""`, for one image of the batch."""
     report = profile(model, inputs)
@@ -163,7 +167,7 @@ def choose(runs: Sequence[Run], total: Cost, limits: Mapping[str, float]) -> lis
     for name, limit in limits.items():
         if getattr(worst, name) > limit:
             label = next(key for key, field in BUDGETS.items() if field == name)
-            raise ValueError(
+            raise BudgetError(
                 f"plan: the budget {label} <= {limit:,.6g} cannot be met: with every run condensed the model still has "
                 f"{label} = {getattr(worst, name):,.6g} of {getattr(total, name):,.6g}. Raise the budget, lower keep "
                 "or K, or start from a smaller model."

@@ -1,7 +1,7 @@
 """What may stand in the place of removed blocks: one small table, which users can extend."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -94,6 +94,11 @@ def choice_of(run: Run) -> str:
     """The inverse: `"pde"`, or `"pde K=1"` where the number of steps is not the one by default."""
     usual = STEPS.get(run.replacement)
     return run.replacement if usual in (None, run.K) else f"{run.replacement} K={run.K}"
+
+
+def choices_at(run: Run, names: Iterable[str]) -> list[str]:
+    """What the names mean at a run, each once: where it has `pde` of two steps, `"pde"` is `"pde K=2"`."""
+    return list(dict.fromkeys(choice_of(chosen(run, name)) for name in names))
 
 
 def build(run: Run, init: nn.Module | None, like: Tensor) -> nn.Module:

@@ -13,7 +13,15 @@ from pdecnn.condensation.inner import cut_inner
 from pdecnn.condensation.latency import LatencyTable, time_models, without_blocks
 from pdecnn.condensation.places import Fewer, Place, choices_of, unit_of
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.propose import BUDGETS, module_costs, parse_budget, predicted, with_costs, with_layer_cost
+from pdecnn.condensation.propose import (
+    BUDGETS,
+    BudgetError,
+    module_costs,
+    parse_budget,
+    predicted,
+    with_costs,
+    with_layer_cost,
+)
 from pdecnn.condensation.replacements import NOTHING, choice_of, chosen
 from pdecnn.condensation.site import Cost, Run
 from pdecnn.shared.progress import ProgressCallback
@@ -119,7 +127,7 @@ def propose_plans(
     shown = {name: _least(choices, total, kind) for name, kind in BUDGETS.items()}
     shown["latency_ms"] = best or shown["latency_ms"]
     words = ", ".join(f"{name}={value}" for name, value in budget.items())
-    raise ValueError(
+    raise BudgetError(
         f"condense: the budget {words} cannot be met: at least "
         + ", ".join(f"{name}={shown[name]:,.4g}" for name in budget if shown.get(name) is not None)
         + " is needed. Raise the budget, or allow more: keep=1, more replacements, a smaller model."

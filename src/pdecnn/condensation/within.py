@@ -1,6 +1,7 @@
 """The plan of a job that has a budget: measured in its runtime, its best candidates distilled for a moment."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -18,7 +19,8 @@ from pdecnn.condensation.harm import Harms, measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.places import Place, measure_places
 from pdecnn.condensation.plan import MAX_PLAN, NoRunsError, Plan, plan
-from pdecnn.condensation.replacements import NOTHING, PDE
+from pdecnn.condensation.propose import BudgetError
+from pdecnn.condensation.replacements import NOTHING, PDE, choices_at
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Run, from_plain
 from pdecnn.condensation.stages import StoppedError
@@ -128,7 +130,6 @@ def plan_within(
     )
     if table:
         say(f"{table.where}: {table.ms:.3f} ms before")
-        names = [n for n in names if all(n in site.layers for site in table.sites.values())]
     worth = {run.path: that_pay(run, names, table if given is None else None) for run in full.runs}
     inputs, held, judges = calibration(data, teacher, full)
     harms = _kept(
@@ -228,11 +229,12 @@ def _places(folder: Path, find: Callable[[], Sequence[Place]]) -> tuple[Place, .
 
 
 def that_pay(run: Run, names: Sequence[str], table: LatencyTable | None) -> list[str]:
-    """The replacements that take less time than a block: instead of any other, one more block may stay."""
+    """The replacements that were timed and take less than a block: instead of any other, one more block may stay."""
+    choices = choices_at(run, names)
     if table is None:
-        return list(names)
+        return choices
     site = table.of(run)
-    return [name for name in names if name == NOTHING or site.layers[name] < site.block]
+    return [name for name in choices if name == NOTHING or site.layers.get(name, math.inf) < site.block]
 
 
 def _narrower(
@@ -277,7 +279,7 @@ def propose_candidates(
     for way, harms, places, count in ways:
         try:
             found.append(propose_plans(way, teacher, x, bounds, harms, places=places, count=count, **further))
-        except ValueError as error:
+        except BudgetError as error:  # another way may meet it
             errors.append(error)
     if not found:
         raise errors[0]
