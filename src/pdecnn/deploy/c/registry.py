@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from pdecnn.deploy.c.constants import Constants, number
 from pdecnn.deploy.c.fixed import Quant
@@ -69,16 +69,25 @@ class Step:
 
     def constant(self, node: Any) -> Tensor | None:
         """The value of a weight; None if the node is none."""
-        if not isinstance(node, fx.Node) or node.op != "get_attr":
-            return None
-        value: Any = self.module
-        for name in str(node.target).split("."):
-            value = getattr(value, name)
-        return value.detach().cpu() if isinstance(value, Tensor) else None
+        return constant_of(self.module, node)
+
+    def steps(self, own: int) -> str:
+        """C for the number of time steps: that of the call, or the node's own."""
+        return f"K > 0 ? K : {own}" if len(self.module.meta["steps"]) else str(own)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the main operator by their names in its schema, with defaults."""
         return arguments(self.main)
+
+
+def constant_of(module: nn.Module, node: Any) -> Tensor | None:
+    """The value of a weight of a graph; None if the node is none."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    value: Any = module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value.detach().cpu() if isinstance(value, Tensor) else None
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 
 from pdecnn.deploy.c.constants import number
 from pdecnn.deploy.c.convolution import SLACK
+from pdecnn.deploy.c.knob import BY_K
 from pdecnn.deploy.c.registry import Code, Step, emits, shape, size
 from pdecnn.kernels.advection_diffusion.op import macs
 from pdecnn.kernels.global_layer.arguments import ACTIVATIONS, Steps
@@ -49,7 +50,13 @@ def global_layer(step: Step) -> Code:
     stencils = weight.numpy().reshape(maps, C, -1).transpose(1, 2, 0)  # four maps side by side, two one by one
     c = step.constants
     w = c.floats(stencils if maps == 4 else stencils.transpose(0, 2, 1))
-    b, per_channel = c.floats(bias.numpy().T), [c.floats(q.numpy()) for q in (scale, shift)]
+    b, K = c.floats(bias.numpy().T), step.steps(s.K)
+    by_K = step.main.meta.get("by_K")
+    if by_K is None:
+        per_channel = [c.floats(q.numpy()) for q in (scale, shift)]
+    else:
+        row = f"(({K}) - {step.module.meta['steps'].start}) * {C}"
+        per_channel = [f"{c.floats(by_K[name].numpy())} + {row}" for name in BY_K]
     factors = scales(s.dt, s.dx, s.dy, s.flow_sign)
     numbers = (
         C, maps, len(taps), _KINDS[s.coefficient_act], _KINDS[a["output_act"]], int(s.has_source),
@@ -59,7 +66,7 @@ def global_layer(step: Step) -> Code:
     fields = (form, *numbers, f"{{{', '.join(map(number, factors))}}}", *D, c.ints(taps))
     h, x = step.read(a["h"]), step.read(a["x"])
     name = c.struct("global_shape", fields)
-    text = f"global_layer(y, {h}, {x}, {w}, {b}, {', '.join(per_channel)}, &{name}, K > 0 ? K : {s.K}, t);"
+    text = f"global_layer(y, {h}, {x}, {w}, {b}, {', '.join(per_channel)}, &{name}, {K}, t);"
     total = stencil_macs((N, C, H, W), tuple(weight.shape)) + macs((N, C, H, W), s.K, learned_diffusion=maps == 4)
     over = tuple({step.number_of(a["h"]), step.number_of(a["x"])} - {-1})
     return Code(text, scratch=scratch, macs=total, over=over)
@@ -83,7 +90,7 @@ def advection_diffusion(step: Step) -> Code:
     shape_name = c.struct("flow_shape", (form, N * C, C, *(f"{{{text}}}" for text in lists)))
     text = (
         f"const float *const q[4] = {{{names}}};\n"
-        f"advection_diffusion(y, {h}, {before}, q, {f}, &{shape_name}, K > 0 ? K : {a['K']}, t);"
+        f"advection_diffusion(y, {h}, {before}, q, {f}, &{shape_name}, {step.steps(a['K'])}, t);"
     )
     over = tuple(range(len(step.reads)))  # a plane is read whole before it is written
     over = tuple(i for i in over if size(step.reads[i]) == size(step.node))

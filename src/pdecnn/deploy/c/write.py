@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from pdecnn.deploy.c.footprint import Footprint
 from pdecnn.deploy.c.int8.exact import Exact
 from pdecnn.deploy.c.int8.quantise import Quantised, quantise
+from pdecnn.deploy.c.knob import program_for_steps
 from pdecnn.deploy.c.library import needed
-from pdecnn.deploy.c.program import program
 from pdecnn.deploy.c.schedule import Schedule, refuse_all, schedule
-from pdecnn.reference.advection_diffusion import MAX_STEPS
 from pdecnn.shared.progress import ProgressCallback
 
 FILE = """\
@@ -57,7 +56,7 @@ int {name}_run(void *arena, const float *in, float *out)
 WITH_K = """
 int {name}_run_k(void *arena, const float *in, float *out, int K)
 {{
-    if (K < 1 || K > {most})
+    if (K < {least} || K > {most})
         return -1;
     run(arena, in, out, K);
     return 0;
@@ -118,7 +117,7 @@ def write(
     progress: ProgressCallback | None = None,
 ) -> Written:
     """`model` for one sample as C, with public names that begin with `name`; in 8 bits with batches to calibrate on."""
-    module = program(model, inputs)
+    module = program_for_steps(model, inputs, fixed=int8 is not None)
     quantised = None
     if int8 is not None:
         refuse_all(module)
@@ -127,12 +126,13 @@ def write(
     found = schedule(module, quantised)
     bits = "" if quantised is None else " in 8 bits"
     title = f"{name}: {(metadata or {}).get('model', type(model).__name__)}{bits}, written by pdecnn"
-    texts = _source(found, name, title), _header(found, name, title, metadata or {})
+    steps: range = module.meta["steps"]
+    texts = _source(found, name, title, steps), _header(found, name, title, steps, metadata or {})
     exact = None if quantised is None else Exact(module, quantised, found.steps)
     return Written(*texts, found.footprint, quantised, exact)
 
 
-def _source(found: Schedule, name: str, title: str) -> str:
+def _source(found: Schedule, name: str, title: str, steps: range) -> str:
     body = "\n".join(found.blocks)
     definitions = found.constants.definitions
     takes_k = _takes_k(found)
@@ -144,11 +144,11 @@ def _source(found: Schedule, name: str, title: str) -> str:
         title=title, summary=_summary(found), table=table, prototypes="\n".join(prototypes), parts="\n\n".join(parts),
         math="#include <math.h> /* two macros, no function */\n" if odd else "", constants="\n".join(definitions),
         blocks=body, name=name,
-        with_k=WITH_K.format(name=name, most=MAX_STEPS) if takes_k else "",
+        with_k=WITH_K.format(name=name, least=steps[0], most=steps[-1]) if takes_k else "",
     )  # fmt: skip
 
 
-def _header(found: Schedule, name: str, title: str, metadata: Mapping[str, Any]) -> str:
+def _header(found: Schedule, name: str, title: str, steps: range, metadata: Mapping[str, Any]) -> str:
     upper = name.upper()
     classes = metadata.get("classes")
     names = ""
@@ -159,11 +159,13 @@ def _header(found: Schedule, name: str, title: str, metadata: Mapping[str, Any])
         title=title, summary=_summary(found), guard=f"{upper}_H", upper=upper, arena=max(4, 4 * found.arena),
         inputs=sum(map(prod, found.inputs)), outputs=sum(map(prod, found.outputs)), input_shapes=_shapes(found.inputs),
         output_shapes=_shapes(found.outputs), classes=names, prototype=_prototype(name),
-        prototype_k=_K_COMMENT + _prototype_k(name) + "\n" if _takes_k(found) else "",
+        prototype_k=_comment(steps) + _prototype_k(name) + "\n" if _takes_k(found) else "",
     )  # fmt: skip
 
 
-_K_COMMENT = "/* The same with K steps, from 1 to 10,000, in every solver in place of its own; else returns -1. */\n"
+def _comment(steps: range) -> str:
+    of = f"from {steps[0]:,} to {steps[-1]:,}"
+    return f"/* The same with K steps, {of}, in every solver in place of its own; else returns -1. */\n"
 
 
 def _takes_k(found: Schedule) -> bool:

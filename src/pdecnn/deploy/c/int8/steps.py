@@ -151,7 +151,7 @@ class Fixed:
         arrays = [c.int16s(self.stencils.w), c.int32s(self.stencils.bias)]
         arrays += [c.int32s(q) for q in (self.multiplier, self.scale, self.shift)]
         name = c.struct("global_shape16", fields)
-        text = f"global_layer16(y, {h}, {x}, {', '.join(arrays)}, &{name}, K > 0 ? K : {s.K}, t);"
+        text = f"global_layer16(y, {h}, {x}, {', '.join(arrays)}, &{name}, {step.steps(s.K)}, t);"
         form = tuple(self.layer.weight.shape)
         total = stencil_macs((N, C, H, W), form) + macs((N, C, H, W), s.K, learned_diffusion=maps == 4)
         over = tuple({step.number_of(a["h"]), step.number_of(a["x"])} - {-1})
