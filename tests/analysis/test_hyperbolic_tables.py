@@ -6,7 +6,9 @@ import timm
 import torch
 from typer.testing import CliRunner
 
+from pdecnn.analysis import hyperbolic_tables
 from pdecnn.analysis.hyperbolic_tables import ABLATION, ROWS, build_tables
+from pdecnn.analysis.latency import Timing
 from pdecnn.analysis.published import rounds_to
 from pdecnn.cli import app
 
@@ -58,3 +60,28 @@ def test_the_small_nets_are_the_rows_by_options():
 
 def test_no_small_net_was_trained_no_table(tmp_path):
     assert len(build_tables(results=tmp_path)) == 1
+
+
+def test_each_row_has_the_time_of_its_own_activation(monkeypatch):
+    made = []
+
+    class Net:
+        def __init__(self, name, options):
+            self.options = (name, options.get("activation"), options.get("activation_at"))
+
+        def eval(self):
+            return self
+
+        def __call__(self, x):
+            made.append(self.options)
+
+    def time_them(calls, **options):
+        for call in calls.values():
+            call()
+        return {name: Timing(name, (float(made.index(made[i])),)) for i, name in enumerate(calls)}
+
+    nets = lambda name, num_classes=0, **options: Net(name, options)  # noqa: E731
+    monkeypatch.setattr(hyperbolic_tables.latency, "measure", time_them)
+    monkeypatch.setattr(hyperbolic_tables.timm, "create_model", nets)
+    timings = hyperbolic_tables._latencies(None)
+    assert len(timings) == len(set(timings.values())) == len(set(made)) == 12

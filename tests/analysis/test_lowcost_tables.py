@@ -2,6 +2,8 @@
 
 import json
 
+from pdecnn.analysis import lowcost_tables
+from pdecnn.analysis.latency import Timing
 from pdecnn.analysis.lowcost_tables import KEYS, UNSTABLE, accuracy_table, complexity_table
 from pdecnn.analysis.tables import to_csv
 
@@ -71,3 +73,29 @@ def test_circulant_nets_of_the_short_budget_say_why_they_did_not_learn(tmp_path)
     trained = {row["model"]: row["trained"] for row in accuracy_table(results=tmp_path).rows if row["accuracy"]}
     assert trained["lowcost_circulant_a"] == f"ours: 1 epoch of 10,000 images, 1 seed, adam; {UNSTABLE}"
     assert UNSTABLE not in trained["lowcost_explicit_a"] + trained["lowcost_circulant_b"]
+
+
+def test_a_row_has_the_time_of_its_own_image_size(monkeypatch):
+    seen = {}
+
+    class Net:
+        def eval(self):
+            return self
+
+        def __call__(self, x):
+            seen["side"] = x.shape[-1]
+
+    def time_them(calls, **options):
+        found = {}
+        for name, call in calls.items():
+            call()
+            found[name] = Timing(name, (seen["side"] / 1000,))
+        return found
+
+    monkeypatch.setattr(lowcost_tables.timm, "create_model", lambda *args, **options: Net())
+    monkeypatch.setattr(lowcost_tables, "_count", lambda model, classes, side: (0, 0))
+    monkeypatch.setattr(lowcost_tables.latency, "measure", time_them)
+    table = accuracy_table(measure_latency=True, results=None)
+    assert {(row["dataset"], row["latency_ms"]) for row in table.rows} == {
+        ("CIFAR-10", 32.0), ("CIFAR-100", 32.0), ("STL-10", 96.0)
+    }  # fmt: skip

@@ -118,7 +118,7 @@ def build_tables(
                 "runs": len(runs.accuracies),
                 "epochs": runs.epochs,
                 "trained": runs.note(),
-                "latency_ms": timings.get(row.model),
+                "latency_ms": timings.get(_named(row)),
                 "remark": row.remark,
             }
         )
@@ -163,10 +163,14 @@ def _report(row: Row) -> Any:
         return profile(model, torch.zeros(SMALL_SHAPE if small else (1, 3, SIDE, SIDE)))
 
 
+def _named(row: Row) -> str:
+    return f"{row.name} {row.activation}"
+
+
 def _latencies(progress: ProgressCallback | None) -> dict[str, float]:
     """Milliseconds for one image, all networks in interleaved rounds."""
     x = torch.randn(1, 3, SIDE, SIDE)
-    nets = {row.model: timm.create_model(row.model, num_classes=CLASSES).eval() for row in ROWS}
+    nets = {_named(row): timm.create_model(row.model, num_classes=CLASSES, **row.options).eval() for row in ROWS}
     done = begin(progress, f"timing {len(nets)} networks", ROUNDS)
 
     def call(net: torch.nn.Module) -> Any:

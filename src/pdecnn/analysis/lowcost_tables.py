@@ -33,6 +33,7 @@ COLUMNS = (
     ("STL-10", "a"),
     ("STL-10", "b"),
 )
+SIDES = {"STL-10": 96}  # pixels of its images; 32 of the others
 UNPRINTED = ("CIFAR-10", "c")  # of this net the paper has CIFAR-100 alone: shown where we trained it
 ACCURACIES = {
     "resnet": (93.1, 93.0, 71.7, 69.9, 74.9, 75.3),
@@ -171,7 +172,8 @@ def accuracy_table(
             runs = find_runs(own, model, dataset)
             if printed is None and runs.mean is None:
                 continue
-            params, macs = _count(model, classes, 96 if dataset == "STL-10" else 32)
+            side = SIDES.get(dataset, 32)
+            params, macs = _count(model, classes, side)
             rows.append(
                 _row(
                     2,
@@ -187,7 +189,7 @@ def accuracy_table(
                     runs=len(runs.accuracies),
                     epochs=runs.epochs,
                     trained=_trained(step, runs),
-                    latency_ms=timings.get(model),
+                    latency_ms=timings.get(f"{model} {side}"),
                     remark=None if printed is not None else "not in the paper's table",
                 )
             )
@@ -221,12 +223,11 @@ def _count(model: str, classes: int, side: int) -> tuple[int, int]:
 
 
 def _latencies(progress: ProgressCallback | None) -> dict[str, float]:
-    """Milliseconds for one 32x32 image, all networks in interleaved rounds."""
-    x = torch.randn(1, 3, 32, 32)
-    names = sorted({f"lowcost_{step}_{size}" for step in ACCURACIES for _, size in COLUMNS})
-    nets = {name: timm.create_model(name).eval() for name in names}
-    done = begin(progress, f"timing {len(nets)} networks", ROUNDS)
-    calls = {name: partial(net, x) for name, net in nets.items()}
+    """Milliseconds for one image of each size that a network has a row of, all in interleaved rounds."""
+    sizes = {(f"lowcost_{step}_{size}", SIDES.get(data, 32)) for step in ACCURACIES for data, size in COLUMNS}
+    nets = {name: timm.create_model(name).eval() for name, _ in sorted(sizes)}
+    calls = {f"{name} {side}": partial(nets[name], torch.randn(1, 3, side, side)) for name, side in sorted(sizes)}
+    done = begin(progress, f"timing {len(calls)} networks", ROUNDS)
     with torch.no_grad():
         timings = latency.measure(calls, rounds=ROUNDS, max_seconds=60.0, done=done)
     return {name: 1e3 * t.median for name, t in timings.items()}
