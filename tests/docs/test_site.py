@@ -258,6 +258,10 @@ def test_the_page_of_the_knob_has_its_figures():
         assert -0.45 < knob[K] - alone[K] < 0.05
     assert all(max(0, knob[a] - knob[b]) < 0.05 for a, b in (("1", "2"), ("2", "5"), ("5", "10")))
     assert all(abs(s["knob"]["test"][K] - s[K]["test"][K]) < 0.85 for s in seeds for K in knob)
+    null = results.read("frontier-fashion")["nets"]["nothing"]
+    words = " ".join(page.split())
+    assert f"has {mean(s['test'] for s in null['seeds'].values()):.2f} % after the same training" in words
+    assert f"at {null['times']['onnx']['1']['speedup']:.1f} times the teacher's speed" in words
     assert all(s["1"]["test"]["10"] < 39.5 and s["10"]["test"]["1"] < 39.5 for s in seeds)
 
 

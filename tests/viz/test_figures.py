@@ -142,15 +142,21 @@ def test_no_title_is_cut_off(name):
     assert all((edge > 0.98).all() for edge in edges)
 
 
-def write_runs(folder, accuracies):
+def write_runs(folder, accuracies, **recipe_too):
     """Results as training writes them, of the nets of Table 6 on CIFAR-10, by their K."""
     for row in rows(6):
         K = int(row.name.split()[-1])
         if row.dataset == "CIFAR-10" and K in accuracies:
-            recipe = {"model": {"kwargs": dict(row.options)}}
+            recipe = {"model": {"kwargs": dict(row.options)}, **recipe_too}
             run = {"model": row.model, "dataset": "cifar10", "epochs": 7, "recipe": recipe}
             runs = [{**run, "accuracy": accuracy} for accuracy in accuracies[K]]
             (folder / f"{K}.json").write_text(json.dumps(runs))
+
+
+def test_steps_says_which_of_our_nets_had_a_teacher(tmp_path):
+    write_runs(tmp_path, {5: [91.5]}, distill={"weight": 0.9})
+    left, _ = steps.draw(tmp_path).axes
+    assert "CIFAR-10, ours (7 epochs, distilled)" in [line.get_label() for line in left.lines]
 
 
 def test_steps_shows_the_printed_values_and_the_results_that_were_given(tmp_path):

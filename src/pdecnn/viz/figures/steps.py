@@ -7,12 +7,17 @@ from typing import Any
 import timm
 import torch
 
-from pdecnn.analysis.tables import build_table
+from pdecnn.analysis.tables import Entry, build_table
 from pdecnn.training.datasets import load_sample
 from pdecnn.viz.figures.canvas import BLUE, GREY, INK, RED, new_figure
 
 TRAINED = {"mnist_toy_global.mnist": "mnist", "cifar_resnet_tiny_global.cifar10": "cifar10"}
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10)
+
+
+def length(entry: Entry) -> str:
+    """How long our net of a row was trained, and whether it had a teacher."""
+    return f"{entry.own.epochs} epochs" + ", distilled" * entry.own.training.distilled
 
 
 def draw(results: Path = Path("results")) -> Any:
@@ -33,9 +38,9 @@ def draw(results: Path = Path("results")) -> Any:
         left.plot(
             *zip(*((K, e.row.accuracy) for K, e in rows), strict=True), "o-", color=colour, label=f"{dataset}, printed"
         )
-        own = [(K, e.accuracy, e.own.epochs) for K, e in rows if e.accuracy is not None]
+        own = [(K, e.accuracy, length(e)) for K, e in rows if e.accuracy is not None]
         if own:
-            label = f"{dataset}, ours ({', '.join(dict.fromkeys(epochs for *_, epochs in own))} epochs)"
+            label = f"{dataset}, ours ({', '.join(dict.fromkeys(epochs for *_, epochs in own))})"
             left.plot([K for K, *_ in own], [a for _, a, _ in own], "s", color=RED, label=label)
     left.set_xticks([int(e.row.name.split()[-1]) for e in entries if e.row.dataset == "CIFAR-10"])
     left.set(xlabel="K, in training and at inference", ylabel="accuracy, %", title="ResNet-Global")
