@@ -2,12 +2,18 @@
 
 import json
 import sys
+from importlib.util import find_spec
 
 import pytest
+import timm
+import torch
 from typer.testing import CliRunner
 
+import pdecnn
 from pdecnn.cli import app
 from pdecnn.condensation import Plan
+from pdecnn.condensation.replacements import _BUILDS
+from pdecnn.condensation.search import CHOICES
 from pdecnn.training import load_checkpoint
 
 run = CliRunner().invoke
@@ -154,6 +160,30 @@ def test_milliseconds_of_another_device_are_a_file(tmp_path):
     two = run(app, [*args, "--runtime", "eager,onnx"])
     assert two.exit_code == 2
     assert "one model and one --runtime" in " ".join(two.output.split())
+
+
+def test_sites_are_timed_in_one_runtime_with_what_the_plan_names(tmp_path):
+    @pdecnn.register_replacement("blur")
+    def blur(run):
+        return torch.nn.AvgPool2d(3, 1, 1)
+
+    file, table = tmp_path / "plan.json", tmp_path / "device.json"
+    try:
+        net = timm.create_model("cifar_resnet_tiny")
+        plan = pdecnn.plan(net, torch.zeros(1, 3, 32, 32), replacement="blur")
+        first, *others = plan.runs
+        plan.edit(first.path, keep=len(first.units)).save(file)
+        args = ["bench", "timm:cifar_resnet_tiny", "--sites", str(file), "--rounds", "3", "--output", str(table)]
+        result = run(app, args)
+    finally:
+        del _BUILDS["blur"]
+    assert result.exit_code == 0, result.output
+    name = "onnx" if find_spec("onnxruntime") else "eager"
+    assert f"Timing in {name}; --runtime names another." in result.stderr
+    found = json.loads(table.read_text())
+    assert found["runtime"] == name
+    assert set(found["sites"]) == {run.path for run in others}
+    assert all({"blur", *CHOICES} == set(site["layers"]) for site in found["sites"].values())
 
 
 def test_an_unknown_replacement_is_refused(tmp_path):

@@ -106,8 +106,8 @@ def test_a_table_names_the_steps_that_were_timed(net, replacement, K, entries):
 
 
 def test_runs_that_keep_all_their_blocks_are_not_timed(net, made):
-    whole, short = (made.runs[0].path, 4), made.runs[1].path
-    table = measure_sites(made.edit(whole[0], keep=4), net, X[:1], runtime="eager", replacements=("pde",), rounds=3)
+    whole, short = (run.path for run in made.runs)
+    table = measure_sites(made.edit(whole, keep=4), net, X[:1], runtime="eager", replacements=("pde",), rounds=3)
     assert set(table.sites) == {short}
 
 
@@ -265,6 +265,38 @@ def test_a_table_of_another_device_is_taken_as_it_is(net, made, tmp_path):
     assert report.plan.after.ms <= 6.0
     assert any("a device: 12.000 ms before" in note and "predicted" in note for note in report.job.notes)
     assert not (tmp_path / "job" / "latency.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model": "ResNet"}, "measured with model ResNet, not Sequential"),
+        ({"input_shapes": ((1, 3, 20, 20),)}, "measured with inputs 1x3x20x20, not 1x3x10x10"),
+        ({"runtime": "onnx"}, "measured with runtime onnx, not eager.*--runtime eager"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(net, made, tmp_path, change, message):
+    file = dataclasses.replace(table_of(made), **change).save(tmp_path / "device.json")
+    arguments = {"train": [(X, Y)], "epochs": 1, "quiet": True, "output": tmp_path / "job", "runtime": "eager"}
+    with pytest.raises(ValueError, match=message):
+        pdecnn.condense(net, X[:1], **arguments, budget={"latency_ms": 6.0}, latency_table=file)
+
+
+@pytest.mark.parametrize(
+    "wishes, message",
+    [
+        ({"replacement": "separable"}, "replacement 'separable'; there are .*--replacement separable --output plans"),
+        ({"K": 2}, "replacement 'pde K=2'; there are .*--replacement pde --K 2 --output plans"),
+    ],
+)
+def test_what_was_named_but_not_timed_is_refused(net, made, tmp_path, wishes, message):
+    table = table_of(made)
+    for site in table.sites.values():
+        del site.layers["separable"]
+    file = table.save(tmp_path / "device.json")
+    arguments = {"train": [(X, Y)], "epochs": 1, "quiet": True, "output": tmp_path / "job", **wishes}
+    with pytest.raises(ValueError, match=message):
+        pdecnn.condense(net, X[:1], **arguments, budget={"latency_ms": 6.0}, latency_table=file)
 
 
 def test_one_replacement_may_be_asked_for(net, tmp_path):

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from pdecnn.deploy.bench import Row
 
 
+RUNTIMES = "eager,optimized"
+
+
 @app.command("bench")
 def command(
     models: Annotated[list[str], typer.Argument(help=f"The models, each {GRAMMAR}.")],
     runtime: Annotated[
-        str, typer.Option(help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c, c-int8, auto.")
-    ] = ("eager,optimized"),
+        str | None,
+        typer.Option(
+            help="Of eager, optimized, compile, onnx, onnx-fused, onnx-int8, c, c-int8, auto; eager,optimized by "
+            "default, with --sites onnx (eager where it is not installed)."
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads inside an operator.")] = 1,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,64",
     input_size: InputSize = None,
@@ -48,12 +55,17 @@ def command(
         raise typer.BadParameter("is for one model; with several, name folders.", param_hint="--weights")
     found = {name: open_named(name, weights, num_classes, factory=factory) for name in models}
     if sites is not None:
-        time_sites(sites, found, runtime, threads, rounds, as_json=as_json, output=output)
+        time_sites(sites, found, runtime or one_runtime(), threads, rounds, as_json=as_json, output=output)
         return
     inputs = {name: (item.model, torch.randn(2, *size_of(item, input_size))) for name, item in found.items()}
     try:
         rows = bench(
-            inputs, runtimes=runtime.split(","), batches=sizes, num_threads=threads, rounds=rounds, progress=not as_json
+            inputs,
+            runtimes=(runtime or RUNTIMES).split(","),
+            batches=sizes,
+            num_threads=threads,
+            rounds=rounds,
+            progress=not as_json,
         )
     except (ValueError, RuntimeError, ImportError) as error:
         fail(error)
@@ -64,6 +76,15 @@ def command(
         typer.echo(json.dumps(result))
         return
     Console().print(table(with_speedups(rows)))
+
+
+def one_runtime() -> str:
+    """Where sites are timed if the user does not say."""
+    from importlib.util import find_spec
+
+    name = "onnx" if find_spec("onnxruntime") else "eager"
+    typer.echo(f"Timing in {name}; --runtime names another.", err=True)
+    return name
 
 
 def time_sites(
@@ -81,6 +102,7 @@ def time_sites(
 
     from pdecnn.condensation.latency import measure_sites
     from pdecnn.condensation.plan import Plan
+    from pdecnn.condensation.replacements import choice_of
     from pdecnn.condensation.search import CHOICES
     from pdecnn.shared.progress import choose_progress
 
@@ -90,10 +112,11 @@ def time_sites(
     try:
         plan = Plan.load(file)
         plan.apply(item.model)  # a plan of another model is refused
+        names = (*CHOICES, *map(choice_of, plan.runs))
         x = torch.randn(plan.input_shapes[0], generator=torch.Generator().manual_seed(0))
         with choose_progress() as progress:
             table = measure_sites(
-                plan, item.model, x, runtime=runtime, replacements=CHOICES, num_threads=threads, rounds=rounds,
+                plan, item.model, x, runtime=runtime, replacements=names, num_threads=threads, rounds=rounds,
                 progress=None if as_json else progress,
             )  # fmt: skip
     except (ValueError, RuntimeError, ImportError, OSError) as error:

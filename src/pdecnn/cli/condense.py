@@ -79,8 +79,9 @@ def command(
         list[str] | None, typer.Option(help="params=50%, macs=1e8, latency_ms=12 (may be repeated), or accuracy=-0.5.")
     ] = None,
     runtime: Annotated[
-        str, typer.Option(help="Where a budget of latency_ms counts: eager, optimized, compile, onnx[-fused|-int8], c.")
-    ] = "optimized",
+        str | None,
+        typer.Option(help="Where latency_ms counts: eager, optimized (default), compile, onnx[-fused|-int8], c."),
+    ] = None,
     latency_table: Annotated[
         Path | None, typer.Option(help="Milliseconds measured elsewhere, by pdecnn bench --sites.")
     ] = None,

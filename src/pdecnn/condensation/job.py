@@ -26,7 +26,7 @@ from pdecnn.condensation.propose import with_layer_cost
 from pdecnn.condensation.replacements import NOTHING, chosen
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, StoppedError, digest
-from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, PLACES, about_milliseconds, plan_within
+from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, PLACES, RUNTIME, about_milliseconds, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
 from pdecnn.shared.files import write_atomic
@@ -133,7 +133,7 @@ def run_job(
     plan_options: Mapping[str, Any] | None = None,
     fit_options: Mapping[str, Any] | None = None,
     distill_options: Mapping[str, Any] | None = None,
-    runtime: str = "optimized",
+    runtime: str | None = None,
     latency_table: str | Path | None = None,
     null: bool = False,
     resume: bool = False,
@@ -165,7 +165,7 @@ def run_job(
         fit_options: Options of `fit_layers`.
         distill_options: Further options of `distill`.
         runtime: Where milliseconds of a budget are measured: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused`,
-            `onnx-int8` or `c`.
+            `onnx-int8` or `c`; by default `optimized`, or that of the `latency_table`.
         latency_table: Milliseconds that were measured on another device, by `pdecnn bench --sites`.
         null: Whether to distil the null too: the same blocks gone and nothing in their place, for as many epochs.
         resume: Continue the job in the folder.
@@ -192,7 +192,7 @@ def run_job(
         "plan": {key: str(value) for key, value in options.items() if key != "progress"}
         if prepared is None
         else prepared.to_dict(),
-        "fit": {key: str(value) for key, value in fitting.items()}, "runtime": runtime, "null": null,
+        "fit": {key: str(value) for key, value in fitting.items()}, "runtime": runtime or RUNTIME, "null": null,
         "distill": {key: getattr(value, "__qualname__", str(value)) for key, value in {**further, **aims}.items()},
     }  # fmt: skip
     learning = {

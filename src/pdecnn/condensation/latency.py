@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pdecnn.analysis.latency import measure, threads
 from pdecnn.condensation.plan import Plan
-from pdecnn.condensation.replacements import NOTHING, choice_of, choices_at, chosen
+from pdecnn.condensation.replacements import NOTHING, STEPS, choice_of, choices_at, chosen
 from pdecnn.condensation.site import STRICT, Cost, Run, from_plain
 from pdecnn.deploy.bench import make_runner
 from pdecnn.shared.environment import cpu_name
@@ -72,12 +72,32 @@ class LatencyTable:
             )
         return self.sites[run.path]
 
+    def check(self, plan: Plan, runtime: str | None = None) -> None:
+        """A ValueError unless it is of the model and inputs of a plan and, if one is named, of a runtime."""
+        shapes = [" and ".join("x".join(map(str, shape)) for shape in t.input_shapes) for t in (self, plan)]
+        pairs = {
+            "model": (self.model, plan.model),
+            "inputs": shapes,
+            "runtime": (self.runtime, runtime or self.runtime),
+        }
+        wrong = [f"{what} {mine}, not {asked}" for what, (mine, asked) in pairs.items() if mine != asked]
+        if wrong:
+            raise ValueError(
+                f"latency table: it was measured with {'; '.join(wrong)}. Take the table of this job, or measure one: "
+                f"pdecnn bench MODEL --sites plan.json --runtime {runtime or self.runtime}."
+            )
+
     def with_ms(self, run: Run) -> Run:
         """The run with these milliseconds for its blocks and its new layer."""
         site = self.of(run)
         choice = choice_of(run)
         if choice not in site.layers:
-            raise ValueError(f"latency table: {run.path} was not measured with the replacement {choice!r}.")
+            steps = f" --K {run.K}" if run.replacement in STEPS else ""
+            raise ValueError(
+                f"latency table: {run.path} was not measured with the replacement {choice!r}; there are "
+                f"{', '.join(site.layers)}. Measure it: pdecnn condense MODEL --replacement {run.replacement}{steps} "
+                "--output plans, then pdecnn bench MODEL --sites plans/plan.json."
+            )
         blocks = tuple(dataclasses.replace(cost, ms=site.block) for cost in run.costs)
         return dataclasses.replace(
             run, costs=blocks, layer_cost=dataclasses.replace(run.layer_cost, ms=site.layers[choice])

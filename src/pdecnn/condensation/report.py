@@ -142,7 +142,7 @@ def condense(
     lr: float = LR,
     seed: int = 0,
     distill: Mapping[str, Any] | None = None,
-    runtime: str = "optimized",
+    runtime: str | None = None,
     latency_table: str | Path | None = None,
     null: bool = False,
     output: str | Path | None = None,
@@ -170,7 +170,8 @@ def condense(
         seed: Seed of the new layers, of the order and of the augmentation.
         distill: Further options of `distill`, such as `{"temperature": 2.0}`.
         runtime: Where the milliseconds of a `budget` count: `eager`, `optimized`, `compile`, `onnx`, `onnx-fused`,
-            `onnx-int8` or `c`. With `train` a budget is searched: the best of all replacements and numbers of blocks.
+            `onnx-int8` or `c`; by default `optimized`, or that of the `latency_table`. With `train` a
+            budget is searched: the best of all replacements and numbers of blocks.
         latency_table: Milliseconds measured on another device, by `pdecnn bench --sites`.
         null: Also distil the network without its new layers, to know what they are worth.
         output: Folder for plan, checkpoints, ONNX file and report.html; without it they are not kept.
@@ -193,6 +194,7 @@ def condense(
             "output": output is not None,
             "resume": resume,
             "null": null,
+            "runtime": runtime is not None,
             "latency_table": latency_table is not None,
             "distill": bool(distill),
         }

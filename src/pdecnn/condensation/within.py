@@ -37,6 +37,7 @@ from pdecnn.training.progress import Reporter
 from pdecnn.training.seeding import seed_everything
 
 LATENCY, HARMS, CANDIDATES, PLACES = "latency.json", "harms.json", "candidates.json", "places.json"
+RUNTIME = "optimized"
 WORK = 1e11  # multiply-adds that one pass over the calibration images may take
 FEWEST = 12  # images of a batch of these
 BATCHES = 4
@@ -81,7 +82,7 @@ def plan_within(
     budget: Mapping[str, Any],
     options: Mapping[str, Any],
     *,
-    runtime: str = "optimized",
+    runtime: str | None = None,
     latency_table: str | Path | None = None,
     trial: Mapping[str, Any] | None = None,
     accuracy: Callable[[nn.Module], float] | None = None,
@@ -100,8 +101,10 @@ def plan_within(
         budget: As in `plan`; or `accuracy`, such as -0.5: as fast as half a point allows.
         options: Further options of `plan`; a `replacement` restricts the choice to it and nothing, a `width` or
             `inner` to that.
-        runtime: Where milliseconds are measured: one of `pdecnn.deploy.bench.RUNTIMES`.
-        latency_table: A file of `pdecnn bench --sites`, measured elsewhere, in place of measuring here.
+        runtime: Where milliseconds are measured: one of `pdecnn.deploy.bench.RUNTIMES`; by default `RUNTIME`, or that
+            of the table.
+        latency_table: A file of `pdecnn bench --sites`, measured elsewhere, in place of measuring here. It must be of
+            this model, these inputs and, if one is given, this runtime, and have what `options` name.
         trial: Options of `distill`, with the epochs of the whole job; None takes the first candidate untried.
         accuracy: Measures a model in per cent; for a budget of `accuracy`.
         seed: Seed of all that is drawn.
@@ -130,6 +133,8 @@ def plan_within(
     )
     if table:
         say(f"{table.where}: {table.ms:.3f} ms before")
+        for run in full.runs if given or "K" in options else ():
+            table.with_ms(run)  # what was named must have been timed
     worth = {run.path: that_pay(run, names, table if given is None else None) for run in full.runs}
     inputs, held, judges = calibration(data, teacher, full)
     harms = _kept(
@@ -211,15 +216,17 @@ def _table(
     teacher: nn.Module,
     x: Tensor,
     names: Sequence[str],
-    runtime: str,
+    runtime: str | None,
     given: str | Path | None,
     progress: ProgressCallback | None,
 ) -> LatencyTable:
     if given is not None:
-        return LatencyTable.load(given)
+        table = LatencyTable.load(given)
+        table.check(full, runtime)
+        return table
     file = folder / LATENCY
     if not file.is_file():
-        measure_sites(full, teacher, x, runtime=runtime, replacements=names, progress=progress).save(file)
+        measure_sites(full, teacher, x, runtime=runtime or RUNTIME, replacements=names, progress=progress).save(file)
     return LatencyTable.load(file)
 
 
