@@ -128,6 +128,12 @@ def test_a_replacement_of_ones_own(teacher, images, tmp_path):
         pdecnn.load(tmp_path / "net")
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_names_of_the_package_are_taken(name):
+    with pytest.raises(ValueError, match=f"'{name}' is one of the package's own. Choose another name"):
+        register_replacement(name)
+
+
 def test_what_cannot_be_is_refused(teacher, images):
     with pytest.raises(ValueError, match=r"got 'pd'\. Close: 'pde'"):
         plan(teacher, images[:1], replacement="pd")

@@ -47,7 +47,7 @@ def register_replacement(name: str) -> Callable[[B], B]:
     """Adds the decorated function to the table of replacements, for `plan(replacement=name)` and `--replacement name`.
 
     It is given the `Run` and returns a module that maps `(N, *run.shape)` to the same shape. A saved model that has
-    such layers needs the same registration before it is loaded.
+    such layers needs the same registration before it is loaded. Names of the package's own are taken.
 
     Example:
         >>> @register_replacement("blur")
@@ -56,6 +56,9 @@ def register_replacement(name: str) -> Callable[[B], B]:
         >>> "blur" in replacements()
         True
     """
+
+    if name in BUILT_IN:
+        raise ValueError(f"register_replacement: {name!r} is one of the package's own. Choose another name.")
 
     def keep(function: B) -> B:
         _BUILDS[name] = function
@@ -121,19 +124,16 @@ def _conv(run: Run, side: int, **options: Any) -> Any:
     return _CONVS[len(run.shape) - 2](run.shape[0], run.shape[0], side, padding=side // 2, bias=False, **options)
 
 
-@register_replacement("depthwise")
 def depthwise(run: Run) -> nn.Module:
     """A convolution of each channel with three pixels a side."""
     return Correction(_conv(run, 3, groups=run.shape[0]), run)
 
 
-@register_replacement("separable")
 def separable(run: Run) -> nn.Module:
     """A depth-wise convolution, then a mixing of channels: the usual cheap block."""
     return Correction(_mixed(_conv(run, 3, groups=run.shape[0]), run), run)
 
 
-@register_replacement(PDE)
 def pde(run: Run) -> nn.Module:
     """Advection, diffusion and reaction: K steps of transport in each channel, then a reaction among channels.
 
@@ -149,3 +149,7 @@ def pde(run: Run) -> nn.Module:
 def _mixed(inside: nn.Module, run: Run) -> nn.Sequential:
     parts = inside if isinstance(inside, nn.Sequential) else [inside]
     return nn.Sequential(*parts, _norm(run), nn.ReLU(), _conv(run, 1))
+
+
+_BUILDS |= {"depthwise": depthwise, "separable": separable, PDE: pde}
+BUILT_IN = replacements()
