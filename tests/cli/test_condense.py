@@ -34,6 +34,37 @@ def test_dry_run_as_json_is_a_plan():
     assert plan.base == {"builder": "torchvision", "name": "mobilenet_v2", "kwargs": {"num_classes": 1000}}
 
 
+def test_dry_run_of_a_job_reads_no_images_and_writes_nothing(tmp_path):
+    args = ["condense", "timm:cifar_resnet32", "--data", str(tmp_path / "none"), "--dry-run"]
+    result = run(app, [*args, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "stages.0.0-4" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_of_the_example_is_the_plan_of_its_job():
+    result = run(app, ["condense", "--dry-run", "--json"])
+    assert result.exit_code == 0, result.output
+    assert {(r.keep, r.K) for r in Plan.from_dict(json.loads(result.stdout)).runs} == {(2, 1)}
+
+
+def test_a_job_that_is_not_finished_is_not_overwritten(tmp_path):
+    (tmp_path / "job.json").write_text("{}")
+    result = run(app, ["condense", "timm:cifar_resnet32", "--output", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "holds a job that was not finished. Continue it with --resume" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_a_defect_keeps_its_traceback(tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise TypeError("a defect")
+
+    monkeypatch.setattr("pdecnn.condensation.plan", broken)
+    result = run(app, ["condense", "timm:cifar_resnet32", "--dry-run"])
+    assert isinstance(result.exception, TypeError)
+
+
 def test_a_model_is_condensed_and_written(tmp_path):
     args = ["condense", "timm:cifar_resnet32", "--budget", "params=60%", "--output", str(tmp_path), "--json"]
     result = run(app, args)
@@ -101,6 +132,15 @@ def test_errors_are_one_line(args, message, tmp_path):
         (["--input", "3,64,64"], "--input: is for a MODEL"),
         (["--pretrained"], "--pretrained: is for a MODEL"),
         (["timm:cifar_resnet32", "--train-teacher"], "--train-teacher: is for the embedded example"),
+        (["timm:cifar_resnet32", "--runtime", "onnx"], "--runtime: is for jobs with --data; without, latency_ms"),
+        (["timm:cifar_resnet32", "--latency-table", "x.json"], "--latency-table: is for jobs with --data"),
+        (["timm:cifar_resnet32", "--null"], "--null: is for jobs with --data"),
+        (["timm:cifar_resnet32", "--dry-run", "--budget", "accuracy=-0.5"], "--budget: accuracy=... needs --data"),
+        (["--dry-run", "--budget", "params=50%"], "--dry-run: cannot say what a budget leads to"),
+        (
+            ["resnet18", "--data", "photos", "--dry-run", "--budget", "params=50%"],
+            "--dry-run: cannot say what a budget",
+        ),
     ],
 )
 def test_options_of_the_other_use_are_refused(args, message):

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from pdecnn.training.loaders import Loaders
 
 INTERRUPTED = 130  # 128 + SIGINT
+OF_JOBS = {  # without --data they would do nothing
+    "served": ("--steps", "is for jobs with --data: a net learns to serve every K."),
+    "override": ("-o", "is for jobs with --data, which distil."),
+    "resume": ("--resume", "is for jobs with --data; there is nothing to continue."),
+    "runtime": ("--runtime", "is for jobs with --data; without, latency_ms is measured in eager PyTorch."),
+    "latency_table": ("--latency-table", "is for jobs with --data, which search for a plan."),
+    "null": ("--null", "is for jobs with --data, which distil."),
+}
 KEPT = (  # what decides a job, for --resume alone
     "model", "weights", "num_classes", "input_size", "mean", "std", "pretrained", "factory", "data", "batch_size",
     "workers", "keep", "replacement", "steps", "width", "inner", "init", "ignore", "only", "budget", "runtime",
@@ -128,9 +136,10 @@ def command(
     try:
         keep_memory()
         if given["model"] is None and dry_run:
-            plan_only({**given, "model": "fashion_resnet32", "input_size": "1,28,28"})
-        elif given["model"] is not None and given["data"] is None:
-            plan_only(given)
+            net = {"model": "fashion_resnet32", "input_size": "1,28,28"}
+            plan_only({**given, **net}, options_of_the_example(given))
+        elif given["model"] is not None and (dry_run or given["data"] is None):
+            plan_only(given, plan_options(given))
         else:
             run(given)
     except KeyboardInterrupt:
@@ -139,7 +148,7 @@ def command(
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:  # a RuntimeError by its class
         raise
-    except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         fail(error)
 
 
@@ -169,12 +178,23 @@ def _check_use(given: dict[str, Any]) -> None:
                 raise typer.BadParameter("is for a MODEL; the embedded example has its own.", param_hint=option)
     elif given["train_teacher"]:
         raise typer.BadParameter("is for the embedded example, without MODEL.", param_hint="--train-teacher")
-    elif given["data"] is None and given["served"]:
-        raise typer.BadParameter("is for jobs with --data: a net learns to serve every K.", param_hint="--steps")
-    elif given["data"] is None and given["override"]:
-        raise typer.BadParameter("is for jobs with --data, which distil.", param_hint="-o")
-    elif given["data"] is None and given["resume"]:
-        raise typer.BadParameter("is for jobs with --data; there is nothing to continue.", param_hint="--resume")
+    elif given["data"] is None:
+        _check_without_images(given)
+    if given["dry_run"] and given["budget"] and (given["data"] or given["model"] is None):
+        raise typer.BadParameter(
+            "cannot say what a budget leads to: with images that is measured and searched for. Leave out --budget (or "
+            "plan MODEL without --data), or run the job, which writes plan.json.",
+            param_hint="--dry-run",
+        )
+
+
+def _check_without_images(given: dict[str, Any]) -> None:
+    """Options that only a job on images has a use for."""
+    for name, (option, why) in OF_JOBS.items():
+        if given[name]:
+            raise typer.BadParameter(why, param_hint=option)
+    if "accuracy" in parse_budgets(list(given["budget"] or [])):
+        raise typer.BadParameter("accuracy=... needs --data: images to measure it on.", param_hint="--budget")
 
 
 def plan_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -186,11 +206,19 @@ def plan_options(given: dict[str, Any]) -> dict[str, Any]:
     return {**wishes, **lists, "budget": budget}
 
 
+def options_of_the_example(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of `plan`, with what is best for the embedded example where the user does not say."""
+    from pdecnn.condensation.example import PLAN
+    from pdecnn.condensation.replacements import PDE
+
+    options = plan_options(given)
+    return {**PLAN, **options} if given["replacement"] in (None, PDE) and not options["budget"] else options
+
+
 def run(given: dict[str, Any]) -> None:
     """The whole job."""
-    from pdecnn.condensation.example import PLAN, PRESET
+    from pdecnn.condensation.example import PRESET
     from pdecnn.condensation.job import run_job
-    from pdecnn.condensation.replacements import PDE
     from pdecnn.condensation.stages import StoppedError
     from pdecnn.shared.progress import choose_progress
     from pdecnn.training.processes import Processes
@@ -198,16 +226,16 @@ def run(given: dict[str, Any]) -> None:
     from pdecnn.training.recipe import assign
 
     folder, quiet = given["output"], given["as_json"]
-    options, further, rates = plan_options(given), parse_steps(given["served"]), {}
+    further, rates = parse_steps(given["served"]), {}
     further |= {"recipe": assign({}, given["override"])} if given["override"] else {}
     try:
         if given["model"] is None:
             rates = dict(PRESET)
-            options = {**(PLAN if given["replacement"] in (None, PDE) and not options["budget"] else {}), **options}
+            options = options_of_the_example(given)
             teacher, loaders = the_example(given)
         else:
             teacher, loaders, base = the_users(given)
-            options |= {"base": base} if base else {}
+            options = plan_options(given) | ({"base": base} if base else {})
         rates |= {"lr": given["lr"]} if given["lr"] else {}
         arguments = {name: given[name] for name in KEPT}
         arguments |= {name: arguments[name] and str(arguments[name]) for name in ("weights", "latency_table")}
@@ -286,14 +314,18 @@ def show(result: JobResult) -> None:
     typer.echo(f"{result.seconds:.0f} s. {files} are in {result.folder}.")
 
 
-def plan_only(given: dict[str, Any]) -> None:
+def plan_only(given: dict[str, Any], options: dict[str, Any]) -> None:
     """Plans a model and, unless it is a dry run, writes what comes out, untrained."""
     import torch
 
     from pdecnn.condensation import condense, plan
     from pdecnn.condensation.saved import save
+    from pdecnn.condensation.stages import check_free
     from pdecnn.shared.progress import choose_progress
 
+    as_json, folder = given["as_json"], given["output"]
+    if not given["dry_run"]:
+        check_free(folder)
     found = open_named(
         given["model"],
         given["weights"],
@@ -301,7 +333,6 @@ def plan_only(given: dict[str, Any]) -> None:
         pretrained=given["pretrained"],
         factory=given["factory"],
     )
-    options, as_json, folder = plan_options(given), given["as_json"], given["output"]
     if found.description["builder"] == "custom":
         options["base"] = found.description
     x = torch.randn(1, *size_of(found, given["input_size"]), generator=torch.Generator().manual_seed(0))

@@ -111,22 +111,27 @@ class Stages:
         clean_up(self.folder)
         done = (self.folder / "result.json").is_file()
         if not resume or not self.file.is_file():
-            self._start(done)
+            self._start()
             return self.state, False
         found = read_job(self.folder)
         _check_same(found["settings"], self.state["settings"], self.folder)
         return {**found, "arguments": found.get("arguments") or self.state["arguments"]}, done
 
-    def _start(self, done: bool) -> None:
-        if self.file.is_file() and not done:
-            raise FileExistsError(
-                f"condense: {self.folder} holds a job that was not finished. Continue it with --resume, or choose "
-                "another --output."
-            )
+    def _start(self) -> None:
+        check_free(self.folder)
         self.tidy((FITTED, DISTILLATION))
         for name in ("result.json", "plan.json"):
             (self.folder / name).unlink(missing_ok=True)
         self.save()
+
+
+def check_free(folder: Path) -> None:
+    """A FileExistsError if a folder holds a job that was not finished."""
+    if (folder / "job.json").is_file() and not (folder / "result.json").is_file():
+        raise FileExistsError(
+            f"condense: {folder} holds a job that was not finished. Continue it with --resume, or choose another "
+            "--output."
+        )
 
 
 def read_job(folder: Path) -> dict[str, Any]:
