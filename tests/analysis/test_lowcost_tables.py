@@ -69,9 +69,13 @@ def test_circulant_nets_of_the_short_budget_say_why_they_did_not_learn(tmp_path)
     short = {"dataset": "cifar10", "accuracy": 13.0, "epochs": 1, "recipe": recipe}
     runs = [{**short, "model": f"lowcost_{step}_a"} for step in ("circulant", "explicit")]
     runs.append({**short, "model": "lowcost_circulant_b", "epochs": 300, "accuracy": 88.0})
+    guarded = {**recipe, "model": {"kwargs": {"guard": True}}}
+    runs.append({**short, "model": "lowcost_circulant_a", "accuracy": 36.0, "recipe": guarded})
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     trained = {row["model"]: row["trained"] for row in accuracy_table(results=tmp_path).rows if row["accuracy"]}
-    assert trained["lowcost_circulant_a"] == f"ours: 1 epoch of 10,000 images, 1 seed, adam; {UNSTABLE}"
+    assert trained["lowcost_circulant_a"] == f"ours: 1 epoch of 10,000 images, 1 seed, adam; {UNSTABLE}" + (
+        "; with guard=True 36.00 %, 1 epoch of 10,000 images, 1 seed, adam"
+    )
     assert UNSTABLE not in trained["lowcost_explicit_a"] + trained["lowcost_circulant_b"]
 
 

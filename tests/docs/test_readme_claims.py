@@ -43,6 +43,17 @@ def test_the_toys_stand_side_by_side():
     groups = {"global": by_sgd[:3], "residual": by_sgd[3:6], "conv": by_sgd[6:]}
     said = "{global:.1f} % for the Global toy, {residual:.1f} % for the residual one, {conv:.1f} % for the plain one"
     assert said.format(**{name: mean(values) for name, values in groups.items()}) in README
+    published = json.loads((ROOT / "results/mnist-toys-published.json").read_text())
+    for name in groups:
+        runs = [run["accuracy"] for run in published if run["model"] == f"mnist_toy_{name}"]
+        both = (f"{mean(a):.1f} % ({', '.join(f'{q:.1f}' for q in a)})" for a in (toy(name)["accuracies"], runs))
+        assert "| MNIST | {}; by the published SGD {} |".format(*both) in README
+    recipe = published[0]["recipe"]
+    assert (recipe["optimizer"]["name"], recipe["optimizer"]["lr"], recipe["schedule"]["name"]) == (
+        "sgd",
+        0.01,
+        "constant",
+    )
     confusions = [mean(toy(name)["confusions_3_5"]) for name in ("conv", "residual", "global")]
     assert "{:.0f}, {:.0f} and {:.0f} in the mean of three seeds".format(*confusions) in README
 
