@@ -81,12 +81,17 @@ def test_nets_of_cifar10_beside_their_nulls_and_in_both_readings():
         ("cifar_resnet32_global", 24, "{}"),
         ("cifar_resnet32_global", 36, "{}"),
         ("cifar_resnet32_global", 36, null),
+        ("cifar_resnet32_global", 52, "{}"),
+        ("cifar_resnet32_global", 52, null),
         ("cifar_resnet32_global", 88, "{}"),
         ("cifar_resnet32_global", 8, "{}"),
         ("cifar_resnet32_global", 8, null),
     ):
         length = "12 + 12" if epochs == 24 else epochs
         assert f"| CIFAR-10 | {runs[model, epochs, kwargs]:.2f} %, {length} epochs, one seed |" in README
+    with_them, without = (runs["cifar_resnet32_global", 52, kwargs] for kwargs in ("{}", null))
+    assert "the three layers are worth a tenth of a point there" in README
+    assert abs(with_them - without - 0.1) < 0.05
     whole, bare = (json.loads((ROOT / f"results/cifar10-tiny-{n}.json").read_text()) for n in ("global", "null"))
     cycles = whole["earlier_cycles"][:2], (bare["earlier_cycles"][0], bare)
     for first, second in cycles:
