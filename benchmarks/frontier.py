@@ -304,7 +304,8 @@ def time_them(of: Of = "fashion", rounds: int = 25, max_seconds: float = 60.0) -
     teacher, found = setting.load(), setting.read()
     example = torch.zeros(1, *setting.shape)
     shapes = in_memory(load_dataset("fashion-mini"), 64, 0)
-    shapes = replace(shapes, input={"shape": list(setting.shape)})
+    some = [(torch.randn(64, *setting.shape), torch.arange(64) % 10)]
+    shapes = replace(shapes, input={"shape": list(setting.shape)}, plain=some)
     nets = {"teacher": teacher}
     for name in (n for n in found["nets"] if n in NETS):
         make = NETS[name]

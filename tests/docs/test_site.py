@@ -224,6 +224,25 @@ def test_the_plain_sentence_of_the_designs():
     assert all(best["seeds"]["0"]["held"] - r["seeds"]["0"]["held"] > 1 for r in bare)
 
 
+def test_the_designs_have_the_same_order_on_cifar10():
+    page = " ".join((DOCS / "condense.md").read_text(encoding="utf-8").split())
+    rows = list(results.read("design-cifar10")["designs"].values())
+    held = {json.dumps(r["design"], sort_keys=True): r["seeds"]["0"]["held"] for r in rows}
+    assert len(rows) == 8
+    fast = [r for r in rows if r["speedup"] > 3.1]
+    default = {"replacement": "pde", "K": 1, "options": {"reaction": True, "share": 1, "implicit": False}}
+    best = max(fast, key=lambda r: r["seeds"]["0"]["held"])
+    assert best["design"] == default
+    implicit = max(rows, key=lambda r: r["seeds"]["0"]["held"])
+    assert implicit["design"]["options"]["implicit"]
+    said = "the same: {:.2f} % at {:.1f} times, `separable` {:.2f} %, an implicit diffusion {:.2f} % at {:.1f} times"
+    ours, other = best["seeds"]["0"]["held"], implicit["seeds"]["0"]["held"]
+    plain = held[json.dumps({"replacement": "separable"})]
+    assert said.format(ours, best["speedup"], plain, other, implicit["speedup"]) in page
+    (bare,) = (r for r in rows if not r["design"].get("options", {"reaction": True})["reaction"])
+    assert 6 < ours - bare["seeds"]["0"]["held"] < 7
+
+
 def test_the_plain_sentence_of_cifar10():
     nets = results.read("frontier-cifar10")["nets"]
     nets = {name: net for name, net in nets.items() if net["seeds"] and net.get("times")}  # trained and timed
@@ -244,6 +263,25 @@ def test_the_plain_sentence_of_cifar10():
     assert 1.75 < fast[best] < 1.85
     assert fast["pde K=1, 2 blocks, 8 bits"] > 3.2
     assert of["pde K=1, 2 blocks"] - of["pde K=1, 2 blocks, 8 bits"] < 0.1
+    pairs = {f"{of[name]:.2f} % at {speed:.1f}x" for name, speed in fast.items()}
+    readme = " ".join((DOCS / "../README.md").read_text(encoding="utf-8").split()).split("On CIFAR-10 (one seed")[1]
+    said = re.findall(r"[\d.]+ % at [\d.]+x", readme.split("In ONNX Runtime with our operators")[0])
+    assert len(said) == 10
+    assert [words for words in said if words not in pairs] == []
+    page = " ".join((DOCS / "frontier.md").read_text(encoding="utf-8").split())
+    for words in (
+        "89.2 % at 2.4 times",
+        "88.1 % at 1.3 times",
+        "89.2 % at 3.5 times",
+        "70.9 % at 3.9",
+        "89.4 % at 1.5 times",
+    ):
+        assert words in page
+        accuracy, speed = map(float, re.findall(r"[\d.]+", words))
+        assert any(abs(of[name] - accuracy) < 0.0501 and abs(fast[name] - speed) < 0.0501 for name in fast)
+    rivals = [of[name] for name in of if name.startswith("pruned") and nets[name]["params"] < 80_000]
+    assert 3.5 < of["pde K=1"] - max(rivals) < 4.5
+    assert of["separable, 2 blocks"] > of["inner 0.5"] + 0.1
 
 
 def test_the_page_of_the_knob_has_its_figures():
