@@ -188,7 +188,7 @@ def test_the_fastest_that_loses_no_more_is_found(tmp_path, first_that_holds):
         return 90.0 if first_that_holds is not None and share >= first_that_holds else 88.0
 
     def search():
-        return ladder.fastest(tmp_path, 90.4, "-0.5", candidates, attempt, accuracy, 7)
+        return ladder.fastest(tmp_path, 90.4, -0.5, candidates, attempt, accuracy, 7)
 
     if first_that_holds is None:
         with pytest.raises(ValueError, match=r"no plan that was tried reaches 89.90; the best has 88.00 after 7"):
@@ -198,6 +198,25 @@ def test_the_fastest_that_loses_no_more_is_found(tmp_path, first_that_holds):
     assert len(tried) <= 4
     assert not list(tmp_path.glob("trial-*"))
     assert [row["ms"] for row in json.loads((tmp_path / "search.json").read_text())["tried"]] == tried
+
+
+@pytest.mark.parametrize("first_that_holds", [30, None])
+def test_of_an_error_more_may_be_had(tmp_path, first_that_holds):
+    def candidates(bounds, file):
+        return [proposal(Chain(), int(bounds["latency_ms"].rstrip("%")))]
+
+    def error(share):
+        return 0.34 if first_that_holds is not None and share >= first_that_holds else 0.5
+
+    def search():
+        attempt = lambda name, candidate, epochs: candidate.ms  # noqa: E731
+        return ladder.fastest(tmp_path, 0.3, -0.05, candidates, attempt, error, 1, higher_is_better=False)
+
+    if first_that_holds is None:
+        with pytest.raises(ValueError, match=r"reaches 0.35; the best has 0.50"):
+            search()
+    else:
+        assert search().ms == first_that_holds
 
 
 def test_a_job_with_a_budget_of_accuracy(tmp_path):

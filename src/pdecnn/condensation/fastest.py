@@ -18,12 +18,14 @@ RUNGS = (15, 20, 25, 30, 40, 50, 60, 70, 80, 90)  # per cent of the milliseconds
 def fastest(
     folder: Path,
     before: float,
-    points: Any,
+    points: float,
     candidates: Callable[[Mapping[str, Any], Path], list[Proposal]],
     attempt: Callable[[str, Proposal, int], nn.Module],
     accuracy: Callable[[nn.Module], float],
     epochs: int,
     say: Callable[[str], None] = lambda text: None,
+    *,
+    higher_is_better: bool = True,
 ) -> Proposal:
     """The fastest plan that loses no more than some points after the whole distillation.
 
@@ -33,17 +35,16 @@ def fastest(
     Args:
         folder: Gets search.json: what was tried, and what that reached.
         before: The accuracy of the model before.
-        points: How many of them may go, such as -0.5.
+        points: How many of them may go, as in `parse_points`: -0.5 is half a point less, or more of an error.
         candidates: Gives the best plans within bounds, and keeps them in a file.
         attempt: Distils one in a folder of that name, for so many epochs.
         accuracy: Measures a model.
         epochs: How many.
         say: Called with a line about each trial.
+        higher_is_better: Whether more of what `accuracy` gives is better.
     """
-    try:
-        least = before - abs(float(points))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"condense: a budget of accuracy is in points, such as -0.5; got {points!r:.80}.") from error
+    sign = 1 if higher_is_better else -1
+    least = before + sign * points
     rows: list[dict[str, Any]] = []
     best: Proposal | None = None
     low, high = 0, len(RUNGS)
@@ -58,11 +59,11 @@ def fastest(
         reached = accuracy(attempt(f"trial-{RUNGS[middle]}", tried, epochs))
         rows.append({**tried.row(), "latency": share, "accuracy": reached})
         say(f"{share} of the milliseconds: {reached:.2f}, {least:.2f} asked; {tried.describe()}")
-        best, low, high = (tried, low, middle) if reached >= least else (best, middle + 1, high)
+        best, low, high = (tried, low, middle) if sign * (reached - least) >= 0 else (best, middle + 1, high)
     write_atomic(folder / SEARCH, json.dumps({"least_accuracy": least, "tried": rows}, indent=2) + "\n")
     remove_trials(folder)
     if best is None:
-        most = max((row["accuracy"] for row in rows), default=float("nan"))
+        most = max((row["accuracy"] for row in rows), key=lambda value: sign * value, default=float("nan"))
         raise ValueError(
             f"condense: no plan that was tried reaches {least:.2f}; the best has {most:.2f} after {epochs} epoch(s). "
             "Allow more points, or more epochs."

@@ -1,5 +1,6 @@
 """The whole way: a teacher and images in; a plan, a condensed student, its recovery, and the comparison out."""
 
+import copy
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,13 +23,15 @@ from pdecnn.condensation.distill import LR, NEW, check_recipe, distill, imitatio
 from pdecnn.condensation.fastest import remove_trials
 from pdecnn.condensation.fit import Fitted, fit_layers
 from pdecnn.condensation.plan import Plan, plan
-from pdecnn.condensation.propose import with_layer_cost
-from pdecnn.condensation.replacements import NOTHING, chosen
+from pdecnn.condensation.propose import check_budget, with_layer_cost
+from pdecnn.condensation.replacements import BUILT_IN, NOTHING, STEPS, chosen
 from pdecnn.condensation.saved import save
 from pdecnn.condensation.stages import DISTILLATION, FITTED, NULL, Stages, StoppedError, digest
 from pdecnn.condensation.within import CANDIDATES, HARMS, LATENCY, PLACES, RUNTIME, about_milliseconds, plan_within
 from pdecnn.condensation.worse import what_got_worse
 from pdecnn.deploy.check import CannotExportError, ExportError
+from pdecnn.deploy.served import check_runtime
+from pdecnn.layers.steps import serve_steps, set_steps
 from pdecnn.shared.files import write_atomic
 from pdecnn.shared.progress import ProgressCallback, begin
 from pdecnn.shared.tables import make_table
@@ -179,13 +182,17 @@ def run_job(
     say = say if say is not None and processes.is_first else (lambda text: None)
     progress = progress if processes.is_first else None
     processes.share(teacher)  # the weights of a network of the user's own may be drawn at random
+    options, fitting = dict(plan_options or {}), dict(fit_options or {})
     further = dict(distill_options or {})
+    check_wishes(options, further.get("steps"), teacher, runtime)
+    if "accuracy" in (options.get("budget") or {}) and (data.evaluation is None or processes.count > 1):
+        raise ValueError("condense: a budget of accuracy needs evaluation images and a single process.")
     check_recipe(further.get("recipe"), epochs)
     aims: dict[str, Any] = {k: further[k] for k in ("distance", "features") if k in further}
     aims |= {"loss": loss, "metric": metric}
     own = imitation(teacher.eval(), data, **aims)
     data = known_to(teacher, check_data(teacher, data)) if own is None else data
-    options, fitting = dict(plan_options or {}), dict(fit_options or {})
+    larger = own is None or own.higher_is_better
     settings = {
         "model": type(teacher).__name__, "weights": digest(teacher), "epochs": epochs, "seed": seed, "lr": lr,
         "new": new, "input": data.input, "classes": list(data.classes), "steps": len(data.train),
@@ -231,7 +238,8 @@ def run_job(
         return plan_within(
             folder, teacher, data, example, options["budget"], wishes, runtime=runtime, latency_table=latency_table,
             trial=for_one_K if processes.count == 1 else None, seed=seed, say=say,
-            accuracy=None if data.evaluation is None else accuracy, progress=progress, reporter=reporter,
+            accuracy=None if data.evaluation is None else accuracy, higher_is_better=larger, progress=progress,
+            reporter=reporter,
         )  # fmt: skip
 
     def plan_it() -> dict[str, Any]:
@@ -250,7 +258,12 @@ def run_job(
         stages.tidy()
         processes.first(lambda: load_checkpoint(folder / "student", model=student) and None)
         processes.share(student)
-        return student, JobResult.from_dict(stages.result(), folder)
+        result = JobResult.from_dict(stages.result(), folder)
+        processes.first(
+            lambda: None if (folder / "student" / CARD).is_file() else write_pages(result, student, example)
+        )
+        return student, result
+    check_steps(further.get("steps"), student)
     measured("new layers untrained", student)
 
     say("fitting each new layer to the feature maps of the blocks it replaces, without labels")
@@ -330,11 +343,10 @@ def run_job(
             threads=torch.get_num_threads(),
             labelled=data.labelled,
             metric=own.metric_name if own else "",
-            higher_is_better=own is None or own.higher_is_better,
+            higher_is_better=larger,
         )
-        write_report(result)
-        write_student_card(result, student, example)
-        stages.finish(result.to_dict())
+        stages.finish(result.to_dict())  # the pages can be made again from it
+        write_pages(result, student, example)
         return result
 
     return student.eval(), processes.first(compare_them)
@@ -371,6 +383,33 @@ def about_null(made: Plan, bare: Plan, accuracies: Mapping[str, float], seconds:
         f"The null, nothing in the place of these blocks, as many epochs: {accuracies[NULL_STAGE]:.2f}, "
         f"{bare.after.params:,} parameters; the new layers are worth {gain:+.2f}."
     )
+
+
+def check_wishes(
+    options: Mapping[str, Any], steps: tuple[int, int] | None, teacher: nn.Module, runtime: str | None
+) -> None:
+    """A ValueError for what a job cannot do, so that nobody waits for it."""
+    check_budget(options.get("budget") or {})
+    if runtime is not None:
+        check_runtime("condense", runtime)
+    name = options.get("replacement")
+    if steps is not None and name in BUILT_IN and name not in STEPS and not set_steps(copy.deepcopy(teacher), steps[0]):
+        raise ValueError(
+            f"condense: one net for every K from {steps[0]} to {steps[1]} needs layers with time steps, and "
+            f"replacement={name!r} has none. Use {' or '.join(STEPS)}."
+        )
+
+
+def check_steps(steps: tuple[int, int] | None, student: nn.Module) -> None:
+    """Raises what keeps a student from serving every K of a range, before it is fitted."""
+    if steps is not None:
+        serve_steps(copy.deepcopy(student), *steps)
+
+
+def write_pages(result: JobResult, student: nn.Module, example: Any) -> None:
+    """Writes report.html and, last, the card of the student."""
+    write_report(result)
+    write_student_card(result, student, example)
 
 
 def write_report(result: JobResult) -> Path:

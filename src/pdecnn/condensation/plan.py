@@ -22,6 +22,7 @@ from pdecnn.condensation.filters import Given, as_filters, inner_asked_for, refu
 from pdecnn.condensation.inner import Inner, cut_inner, find_inner
 from pdecnn.condensation.match import check_model, count_kernels
 from pdecnn.condensation.propose import (
+    ANY,
     ROUNDS,
     BudgetError,
     choose,
@@ -315,6 +316,7 @@ def plan(
     _check_arguments(model, keep, K, init)
     check_width(width, "plan")
     check_width(inner, "plan", "inner")
+    parse_budget(budget or {}, ANY)  # before anything is run
     inputs = arguments(model, example_inputs)
     wide, model = model, narrow(model, inputs, width) if width != 1 else model
     inside = find_inner(model, inputs, inner) if inner != 1 else ()

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from pdecnn.shared.trees import count, is_images
 
 ROUNDS = 7  # samples of a latency
 BUDGETS = {"params": "params", "macs": "macs", "latency_ms": "ms"}
+
+ANY = Cost(1, 1, 1.0)  # to look whether a budget can be read at all
 
 
 class BudgetError(ValueError):
@@ -140,7 +143,9 @@ def parse_budget(budget: Mapping[str, Any], total: Cost) -> dict[str, float]:
     limits = {}
     for name, value in budget.items():
         if name not in BUDGETS:
-            raise ValueError(f"plan: budget has no {name!r}; there are {', '.join(BUDGETS)}.")
+            raise ValueError(
+                f"plan: budget has no {name!r}; there are {', '.join(BUDGETS)}, and accuracy in jobs with images."
+            )
         whole = getattr(total, BUDGETS[name])
         try:
             if isinstance(value, str) and value.strip().endswith("%"):
@@ -153,6 +158,30 @@ def parse_budget(budget: Mapping[str, Any], total: Cost) -> dict[str, float]:
             raise ValueError(f'plan: budget[{name!r}] must be a positive number or such as "50%", got {value!r}.')
         limits[BUDGETS[name]] = limit
     return limits
+
+
+def check_budget(budget: Mapping[str, Any]) -> None:
+    """A ValueError unless a job can read its budget."""
+    if "accuracy" in budget:
+        parse_points(budget["accuracy"])
+        if len(budget) > 1:
+            raise ValueError("condense: a budget of accuracy stands alone: as fast as that allows.")
+        return
+    parse_budget(budget, ANY)
+
+
+def parse_points(value: Any) -> float:
+    """The points of accuracy that may be lost, as a number below zero: `"-0.5"` -> `-0.5`."""
+    try:
+        points = float(value)
+    except (TypeError, ValueError):
+        points = math.nan
+    if not -math.inf < points <= 0:
+        raise ValueError(
+            "condense: a budget of accuracy is in points, such as -0.5 where half a point may be lost; got "
+            f"{value!r:.80}."
+        )
+    return points
 
 
 def predicted(total: Cost, runs: Sequence[Run]) -> Cost:

@@ -19,7 +19,7 @@ from pdecnn.condensation.harm import Harms, measure_harms
 from pdecnn.condensation.latency import LatencyTable, measure_sites
 from pdecnn.condensation.places import Place, measure_places
 from pdecnn.condensation.plan import MAX_PLAN, NoRunsError, Plan, plan
-from pdecnn.condensation.propose import BudgetError
+from pdecnn.condensation.propose import BudgetError, parse_points
 from pdecnn.condensation.replacements import NOTHING, PDE, choices_at
 from pdecnn.condensation.search import CHOICES, Proposal, propose_plans
 from pdecnn.condensation.site import Run, from_plain
@@ -86,6 +86,7 @@ def plan_within(
     latency_table: str | Path | None = None,
     trial: Mapping[str, Any] | None = None,
     accuracy: Callable[[nn.Module], float] | None = None,
+    higher_is_better: bool = True,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
     progress: ProgressCallback | None = None,
@@ -106,7 +107,8 @@ def plan_within(
         latency_table: A file of `pdecnn bench --sites`, measured elsewhere, in place of measuring here. It must be of
             this model, these inputs and, if one is given, this runtime, and have what `options` name.
         trial: Options of `distill`, with the epochs of the whole job; None takes the first candidate untried.
-        accuracy: Measures a model in per cent; for a budget of `accuracy`.
+        accuracy: Measures a model in per cent, or by a metric; for a budget of `accuracy`.
+        higher_is_better: Whether more of it is better.
         seed: Seed of all that is drawn.
         say: Called with a line about each step.
         progress: As in `plan`.
@@ -117,8 +119,6 @@ def plan_within(
         raise ValueError("condense: a budget is for models of one tensor; plan with keep= and replacement= instead.")
     x = images[0]
     by_accuracy = "accuracy" in budget
-    if by_accuracy and (len(budget) > 1 or trial is None or accuracy is None):
-        raise ValueError("condense: a budget of accuracy stands alone, and needs evaluation images and one process.")
     given = options.get("replacement")
     names = CHOICES if given is None else tuple(dict.fromkeys((NOTHING, str(given))))
     wishes = {**options, "replacement": given or PDE}
@@ -169,8 +169,11 @@ def plan_within(
     if by_accuracy:
         assert trial is not None
         assert accuracy is not None
-        points, epochs = budget["accuracy"], trial["epochs"]
-        best = fastest(folder, accuracy(teacher), points, candidates, attempt, accuracy, epochs, say)
+        points, epochs = parse_points(budget["accuracy"]), trial["epochs"]
+        best = fastest(
+            folder, accuracy(teacher), points, candidates, attempt, accuracy, epochs, say,
+            higher_is_better=higher_is_better,
+        )  # fmt: skip
         say(f"chosen: {best.describe()}")
         return best.plan
     found = candidates(budget, folder / CANDIDATES)
