@@ -90,6 +90,11 @@ def test_a_table_is_measured_saved_and_read(net, made, tmp_path):
         table.of(dataclasses.replace(made.runs[0], parent="x", units=(("0",), ("1",)), costs=()))
 
 
+@pytest.mark.parametrize("limit, found", [(9.0, []), (10.0, [[]])])
+def test_where_there_is_nothing_to_choose_the_whole_fits_or_not(limit, found):
+    assert best_combinations([], Cost(ms=10.0), {"ms": limit}, count=3) == found
+
+
 @pytest.mark.parametrize(
     "replacement, K, entries",
     [

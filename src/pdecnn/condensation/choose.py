@@ -63,6 +63,8 @@ def best_combinations(
         [1.0]
     """
     flat = [c for group in choices for c in group]
+    if not flat:  # there is nothing to choose, which the solver does not take
+        return [[]] if all(_number(total, name) <= limit for name, limit in limits.items()) else []
     harm = np.array([c.harm for c in flat])
     harm /= harm.max(initial=0.0) or 1.0  # what the solver takes for equal is an absolute number
     saved = {name: np.array([_number(c.saved, name) for c in flat]) for name in limits}
