@@ -210,7 +210,7 @@ def test_the_command(tmp_path):
     assert shown.exit_code == 0
     own = find_runs(read_results(tmp_path / "results"), "cifar_resnet_tiny_global", "fashion-mini", {"K": 2})
     assert own.mean == pytest.approx(content["rows"][1]["mean"])
-    assert own.describe() == "1 epoch of 128 images, 2 seeds, sgd"
+    assert own.describe() == "1 epoch of 128 images, 2 seeds, sgd at 0.1"
     assert f"{content['rows'][0]['mean']:.2f}" in shown.output
     wrong = CliRunner().invoke(app, ["sweep", "quick/fashion-mini", "-o", "seed=1,2", "--sampler", "best"])
     assert wrong.exit_code == 2
