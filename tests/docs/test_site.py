@@ -180,7 +180,18 @@ def test_the_plain_sentences_of_the_frontier():
     nets = results.read("frontier-fashion")["nets"]
     of = {name: results.seed_mean(net, "test") for name, net in nets.items()}
     fast = {name: net["times"]["onnx"]["1"]["speedup"] for name, net in nets.items()}
-    assert sum(len(net["seeds"]) < 3 for net in nets.values()) == 4
+    assert [name for name, net in nets.items() if len(net["seeds"]) < 3] == ["teacher, 8 bits"]
+    said = f"A quarter of the inner channels still gives {of['inner 0.25']:.2f} %"
+    assert said in page
+    assert 1.8 < fast["pde K=1, 2 blocks"] / fast["inner 0.25"] < 2
+    both, bare = "pde K=1, 2 blocks, inner 0.5", "nothing, 2 blocks"
+    assert f"have {of[both]:.2f} % at {fast[both]:.1f} times" in page
+    assert of[bare] > of[both]
+    assert fast[bare] > fast[both]
+    narrow = [f"{name}, width 0.75" for name in ("pde", "separable")]
+    said = "have {:.2f} % (`pde`) and {:.2f} % (`separable`) at {:.1f} and {:.1f} times"
+    assert said.format(*(of[name] for name in narrow), *(fast[name] for name in narrow)) in page
+    assert max((n for n in nets if nets[n]["params"] < 13_000), key=of.__getitem__) == narrow[0]
     pruned = {name for name in of if name.startswith("pruned")}
     assert len(pruned) == 15
     near = max((name for name in pruned if 2 < fast[name] < 2.2), key=of.__getitem__)
