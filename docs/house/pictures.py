@@ -85,7 +85,7 @@ def frontier_of(name: str, colours: dict[str, str]) -> Figure:
             colour = next((c for word, c in FAMILY.items() if name.startswith(word)), colours["ink"])
             if name != "teacher":
                 axes.scatter(ms, accuracy, s=34, color=colour, zorder=3)
-            line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6}
+            line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6, "relpos": (0, 0.5)}
             axes.annotate(name, (ms, accuracy), (right, slot), fontsize=7.5, color=colour, va="center", arrowprops=line)
         axes.set_xlim(0, 1.75 * right)
         ends += [min(slots) - gap, max(slots) + gap]
