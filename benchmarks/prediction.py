@@ -52,10 +52,11 @@ def read() -> dict[str, Any]:
 
 
 def write(part: str, name: str, row: dict[str, Any]) -> None:
-    """Adds a row, with what it was made on."""
+    """Adds a row, with what it was made on; a search names its processor itself."""
     found = read()
     found[part].setdefault(name, {}).update(row)
-    write_atomic(RESULTS, json.dumps({**found, "environment": environment()}, indent=1) + "\n")
+    made_on = {"environment": environment()} if part == "nets" else {}
+    write_atomic(RESULTS, json.dumps({**found, **made_on}, indent=1) + "\n")
 
 
 def make(name: str) -> tuple[nn.Module, torch.Tensor, Plan]:

@@ -131,7 +131,12 @@ def test_how_long_a_search_takes():
     found = json.loads((ROOT / "benchmarks/results/prediction.json").read_text())["search"]["resnet50"]
     page = " ".join((ROOT / "docs/benchmarks/scaling.md").read_text(encoding="utf-8").split())
     assert found["done"]
-    assert f"took {sum(part['wall'] for part in found['seconds'].values()):.0f} s on one core" in page
+    took = sum(part["wall"] for part in found["seconds"].values())
+    assert f"took {took:.0f} s on two cores of an {found['cpu']}" in page
+    parts = [f"{part['wall']:.0f} s" for part in found["seconds"].values()]
+    assert (
+        "{} to time the choices, {} for what they harm, {} for inner channels and {} to choose".format(*parts) in page
+    )
 
 
 def test_a_search_on_photographs_beside_its_null():
