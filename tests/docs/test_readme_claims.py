@@ -173,7 +173,7 @@ def test_searches_on_photographs_that_took_fewer_inner_channels():
         else:
             assert lost < 0 < speed - 2
     trained = json.loads((ROOT / "results/imagenette-resnet18-224.json").read_text())["accuracy"]
-    assert f"({trained:.1f} % as its recipe crops pictures, {of['teacher']:.1f} % as a job does)" in README
+    assert f"({trained:.1f} % as its recipe crops pictures, {of['teacher']:.1f} % as jobs then did)" in README
     assert "One point was aimed at: the ResNet loses none, the EfficientNet missed it by two pictures" in README
     again = json.loads((ROOT / "benchmarks/results/condense_imagenette_lite0_inner_66.json").read_text())
     (net,) = again["nets"].values()
