@@ -56,8 +56,15 @@ def test_every_served_k_has_its_own_statistics(own):
     assert f"from {LEAST} to {MOST}" in written.header
 
 
-def test_a_knob_of_which_more_depends_on_k_has_the_k_that_is_set():
-    net, x = knob(Transport(3), nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1), GlobalLayer(4)), torch.randn(1, 3, 6, 6)
+MORE = {  # other operators, or other weights alone
+    "a stencil": lambda: (Transport(3), nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1), GlobalLayer(4)),
+    "a norm": lambda: (nn.Conv2d(3, 4, 1), StepNorm(nn.BatchNorm2d(4), LEAST, MOST), GlobalLayer(4)),
+}
+
+
+@pytest.mark.parametrize("what", MORE)
+def test_a_knob_of_which_more_depends_on_k_has_the_k_that_is_set(what):
+    net, x = knob(*MORE[what]()), torch.randn(1, 3, 6, 6)
     with with_steps(net, 3), torch.no_grad():
         written = write(net, (x,), "net")
         torch.testing.assert_close(answer(written, x)[1], net(x))
